@@ -26,7 +26,7 @@ import yaml
 
 from privbench import Results
 from privbench.boards.answer import undefended
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.cli.main import main as privbench
 from privbench.grid.judging import judging
 from privbench.ground.judges import judges
@@ -236,7 +236,7 @@ def _shown(name: str, root: Path, known: Judging) -> Sequence[Panel]:
     suite = root / "leaderboards" / "suites" / f"{name}.yaml"
     settings = yaml.safe_load(suite.read_text("utf-8")) if suite.exists() else {}
     records = Results.read(root / _results(name))
-    return Board(records, settings.get("match_utility"), known).foremost
+    return Leaderboard(records, settings.get("match_utility"), known).foremost
 
 
 def _finding(mine: Sequence[Seen], known: Judging) -> list[str]:

@@ -91,9 +91,9 @@ def cells_of(board: str, records: Iterable[Record]) -> Iterator[dict[str, Any]]:
         board: its name.
         records: its results.
     """
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
 
-    made = Board(records)
+    made = Leaderboard(records)
     for at, of in made.with_numbers.items():
         first, headline = of.first, of.headline
         if first.board is None or not headline.numbers:

@@ -20,7 +20,7 @@ import click
 import numpy as np
 from scipy.stats import t
 
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.closing import closing
 from privbench.measure.games.catalog import GAMES
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
@@ -55,7 +55,7 @@ def false_claims(defenses: int, attacks: int, runs: int, seed: int = 0) -> Claim
         values = 0.7 + 0.02 * (shared + rng.normal(size=(attacks, defenses + 1, SEEDS)))
         for one, value in zip(records, values.ravel(), strict=True):
             one.metrics["auc"] = Number(value=value, low=value - 0.1, high=value + 0.1)
-        made = Board(records)
+        made = Leaderboard(records)
         (panel,) = made.panels
         lowers += " lowers " in closing(made)[0]
         marked += bool(panel.certain)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from privbench.boards import files
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.csv_table import table
 from privbench.boards.files import write_board
 from privbench.boards.front import best, drawable, front
@@ -69,7 +69,7 @@ def record(
 
 
 def rows(records: list[Record]) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(table(Board(records)))))
+    return list(csv.DictReader(io.StringIO(table(Leaderboard(records)))))
 
 
 # ---- csv -----------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_hostile_text_stays_in_its_field() -> None:
     for text in ('a"b', "a,b", "two\nlines", "x\r\ny", "\x00z", "\x1b[2J"):
         (row,) = rows([record(text)])
         assert None not in row
-        assert not {"\x00", "\x1b"} & {*table(Board([record(text)]))}
+        assert not {"\x00", "\x1b"} & {*table(Leaderboard([record(text)]))}
 
 
 # ---- front ---------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def grid() -> list[Record]:
 
 
 def drawn(records: list[Record], bound: float | None = None) -> ET.Element:
-    return ET.fromstring(front(Board(records, bound).panels))  # noqa: S314 - our own file
+    return ET.fromstring(front(Leaderboard(records, bound).panels))  # noqa: S314 - our own file
 
 
 def texts(svg: ET.Element) -> list[str]:
@@ -247,13 +247,13 @@ def test_curves_join_the_settings_of_a_defense() -> None:
 
 
 def test_without_points_there_is_no_figure() -> None:
-    assert front(Board([record()]).panels) == ""
+    assert front(Leaderboard([record()]).panels) == ""
     assert front([]) == ""
-    assert drawable(Board([record(), record(defense="x", status="failed")]).panels) == []
+    assert drawable(Leaderboard([record(), record(defense="x", status="failed")]).panels) == []
 
 
 def test_the_figure_is_plain_and_has_no_date() -> None:
-    text = front(Board(grid()).panels)
+    text = front(Leaderboard(grid()).panels)
     assert text.startswith("<svg")
     assert "<script" not in text
     assert "date" not in text.lower().replace("data", "")
@@ -275,7 +275,7 @@ def test_hostile_names_are_text_in_the_figure(text: str) -> None:
             for defense, leak in (("none", 0.8), (f"d{text}", 0.6))]  # fmt: skip
     for one in made:
         one.cell = one.cell.model_copy(update={"target": method(f"t{text}")})
-    svg = front(Board(made).panels)
+    svg = front(Leaderboard(made).panels)
     found = ET.fromstring(svg)  # noqa: S314 - our own file
     assert not any(one.tag.endswith("}script") for one in found.iter())
     assert not any(name.startswith("on") for one in found.iter() for name in one.attrib)
@@ -287,14 +287,14 @@ def test_hostile_names_are_text_in_the_figure(text: str) -> None:
 
 
 def test_a_board_is_a_page_a_csv_file_and_a_figure(tmp_path: Path) -> None:
-    write_board(tmp_path / "b.md", Board(grid()), "b", again=["s.yaml"])
+    write_board(tmp_path / "b.md", Leaderboard(grid()), "b", again=["s.yaml"])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["b.csv", "b.md", "b.svg"]
     text = (tmp_path / "b.md").read_text(encoding="utf-8")
     assert "](b.svg)" in text
     assert "[b.csv](b.csv)" in text
-    assert (tmp_path / "b.csv").read_text(encoding="utf-8") == table(Board(grid()))
-    assert (tmp_path / "b.svg").read_text(encoding="utf-8") == front(Board(grid()).panels)
-    write_board(tmp_path / "one.md", Board([record()]), "one")
+    assert (tmp_path / "b.csv").read_text(encoding="utf-8") == table(Leaderboard(grid()))
+    assert (tmp_path / "b.svg").read_text(encoding="utf-8") == front(Leaderboard(grid()).panels)
+    write_board(tmp_path / "one.md", Leaderboard([record()]), "one")
     assert not (tmp_path / "one.svg").exists()
     assert "svg" not in (tmp_path / "one.md").read_text(encoding="utf-8")
 
@@ -310,15 +310,15 @@ def test_the_figure_is_drawn_only_if_numbers_changed(
 
     monkeypatch.setattr(files, "front", counting)
     target = tmp_path / "b.md"
-    write_board(target, Board(grid()), "b")
-    write_board(target, Board(grid()[::-1]), "b")
+    write_board(target, Leaderboard(grid()), "b")
+    write_board(target, Leaderboard(grid()[::-1]), "b")
     assert len(calls) == 1
     changed = grid()
     changed[0].metrics["auc"] = number(0.82)
-    write_board(target, Board(changed), "b")
+    write_board(target, Leaderboard(changed), "b")
     assert len(calls) == 2
     (tmp_path / "b.svg").unlink()
-    write_board(target, Board(changed), "b")
+    write_board(target, Leaderboard(changed), "b")
     assert len(calls) == 3
-    write_board(target, Board(changed, 0.03), "b")  # the same numbers, other points
+    write_board(target, Leaderboard(changed, 0.03), "b")  # the same numbers, other points
     assert len(calls) == 4

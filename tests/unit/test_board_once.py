@@ -13,7 +13,7 @@ from rich.console import Console
 from privbench.api.console import summarise
 from privbench.boards import operating, panels, verdicts
 from privbench.boards.as_json import document
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.html.notebook import notebook
 from privbench.boards.html.page import report
 from privbench.results import seeds
@@ -61,7 +61,7 @@ def test_each_reduction_runs_once(
 ) -> None:
     records = read_all([RESULTS / f"{name}.jsonl"])
     assert len(records) == size
-    calls, board = Calls(monkeypatch), Board(records, bound)
+    calls, board = Calls(monkeypatch), Leaderboard(records, bound)
     console = Console(file=io.StringIO(), width=120)
     assert summarise(console, board, tmp_path, name, trained=0) == ""
     document(board)

@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.unit.test_rows import record
 
 from privbench.api.console import PLAIN, Watcher, tables, terminal_console
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.closing import closing
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 
@@ -58,7 +58,7 @@ def test_a_narrow_terminal_breaks_names_and_no_number(width: int, longest: int) 
     names = "a" * longest, "b" * longest
     made = [record(names[0], d, seed) for d in ("none", names[1]) for seed in range(3)]
     text = io.StringIO()
-    for table in tables(Board(made), width):
+    for table in tables(Leaderboard(made), width):
         Console(file=text, width=width).print(table)
     shown = text.getvalue()
     assert max(map(len, shown.splitlines())) <= width
@@ -69,9 +69,9 @@ def test_a_narrow_terminal_breaks_names_and_no_number(width: int, longest: int) 
 
 def test_marks_and_missing_columns_are_explained() -> None:
     made = [record("loud", d, seed) for d in ("none", "noise") for seed in range(3)]
-    (wide,) = tables(Board(made), 300)
-    (narrow,) = tables(Board(made), 40)
-    (one,) = tables(Board([record("loud")]), 300)
+    (wide,) = tables(Leaderboard(made), 300)
+    (narrow,) = tables(Leaderboard(made), 40)
+    (one,) = tables(Leaderboard([record("loud")]), 300)
     assert str(wide.caption) == "[low, high]: 95 % interval over seeds"
     assert re.search(r"; [1-9] more columns? on the board$", str(narrow.caption))
     assert str(one.caption) == ""  # no interval, no mark
@@ -125,9 +125,11 @@ def test_two_seeds_have_no_interval() -> None:
     def shown(seeds: int) -> str:
         made = [record("loud", d, seed) for d in ("none", "noise") for seed in range(seeds)]
         text = io.StringIO()
-        for table in tables(Board(made), 300):
+        for table in tables(Leaderboard(made), 300):
             Console(file=text, width=300).print(table)
-        return " ".join([text.getvalue(), *closing(Board(made)), *closing(Board(made[:seeds]))])
+        return " ".join(
+            [text.getvalue(), *closing(Leaderboard(made)), *closing(Leaderboard(made[:seeds]))]
+        )
 
     assert "[" not in shown(2)
     assert "±" not in shown(2)
@@ -135,7 +137,7 @@ def test_two_seeds_have_no_interval() -> None:
     assert "[" in shown(3)
 
 
-def _grid(attacks: int, defenses: int, seeds: int = 1) -> Board:
+def _grid(attacks: int, defenses: int, seeds: int = 1) -> Leaderboard:
     names = ["none", *(f"calm-{d}" for d in range(1, defenses))]
     made = []
     for a in range(attacks):
@@ -145,10 +147,10 @@ def _grid(attacks: int, defenses: int, seeds: int = 1) -> Board:
                 one = record(f"loud-{a}", name, seed, auc=auc)
                 one.metrics["tpr_at_fpr_0.01"] = Number(value=auc / 10)
                 made.append(one)
-    return Board(made)
+    return Leaderboard(made)
 
 
-def _shown(board: Board, width: int) -> list[str]:
+def _shown(board: Leaderboard, width: int) -> list[str]:
     text = io.StringIO()
     for table in tables(board, width):
         Console(file=text, width=width).print(table)
@@ -192,5 +194,5 @@ def test_cells_that_no_matrix_tells_apart_have_a_row_each() -> None:
     made = [record(attack, defense, preset=preset, auc=0.7 if preset == "quick" else 0.6)
             for attack in ("loud", "shy") for defense in ("none", "calm")
             for preset in ("quick", "paper")]  # fmt: skip
-    shown = " ".join(_shown(Board(made), 120))
+    shown = " ".join(_shown(Leaderboard(made), 120))
     assert shown.count("0.700") == shown.count("0.600") == 4

@@ -16,7 +16,7 @@ from matplotlib.textpath import TextPath
 from PIL import Image
 from tests.unit.test_board_files import drawn, grid, number, record, texts
 
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.front import BEST, GREY, POINT, drawable, front, plain
 from privbench.boards.front import painted as figure_of
 from privbench.boards.panel import Answer
@@ -78,7 +78,7 @@ def test_every_colour_is_an_attribute_that_can_be_read_on_white_and_on_black() -
 
 
 def test_a_style_raises_the_contrast_by_day_and_by_night() -> None:
-    text = front(Board(grid()).panels)
+    text = front(Leaderboard(grid()).panels)
     (style,) = re.findall("<style>(.*?)</style>", text)
     found = dict(re.findall(r"scheme:(\w+)\)\{\[fill=\"#\w+\"\]\{fill:(#\w+)\}", style))
     assert {*found} == {"light", "dark"}
@@ -113,7 +113,7 @@ def test_chance_is_a_half_for_an_auc_and_the_constant_answer_otherwise() -> None
         if made[0].cell.game == "property":
             for one in made:
                 one.metrics = {"auc": number(0.8)}
-        (panel,) = Board(made).panels
+        (panel,) = Leaderboard(made).panels
         (aim,) = panel.aims
         assert (panel.chance[aim], panel.constant[aim]) == (chance, constant)
     assert str(Answer("mean image", 0.07)) == "mean image 0.070"
@@ -235,7 +235,7 @@ def test_close_accuracies_are_shown_a_tenth_apart_and_far_ones_cut() -> None:
     def ends(*values: float) -> tuple[float, float]:
         names = ("none", "a", "b")
         made = [record(defense=n, accuracy=v) for n, v in zip(names, values, strict=False)]
-        (axis,) = figure_of(drawable(Board(made).panels)).axes
+        (axis,) = figure_of(drawable(Leaderboard(made).panels)).axes
         left, right = axis.get_xlim()
         beside = (right - left) / 6  # a quarter of what is between
         return round(left + beside, 9), round(right - beside, 9)
@@ -249,7 +249,7 @@ def test_close_accuracies_are_shown_a_tenth_apart_and_far_ones_cut() -> None:
 def test_scale_and_heading_stay_in_the_picture(values: tuple[float, ...]) -> None:
     made = [record(defense=n, value=v) for n, v in zip(("none", "a", "b"), values, strict=True)]
     with plain():
-        figure = figure_of(drawable(Board(made).panels))
+        figure = figure_of(drawable(Leaderboard(made).panels))
         figure.draw_without_rendering()
         (axis,) = figure.axes
         scale, heading = (text.get_window_extent() for text in (axis.yaxis.label, axis.title))
@@ -295,7 +295,7 @@ def test_two_pictures_are_as_wide_as_a_page_and_more_stand_below() -> None:
 def shown(page: str) -> np.ndarray:
     """The figure as librsvg draws it, (h, w, 3)."""
     done = subprocess.run(
-        [RENDERER, "-b", page, "-w", "1195"], input=front(Board(grid()).panels).encode(),
+        [RENDERER, "-b", page, "-w", "1195"], input=front(Leaderboard(grid()).panels).encode(),
         capture_output=True, check=True,
     )  # fmt: skip
     return np.asarray(Image.open(io.BytesIO(done.stdout)).convert("RGB")).astype(int)

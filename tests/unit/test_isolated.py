@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.page import page
 from privbench.grid.executors import Serial
 from privbench.grid.here import PlannedHere
@@ -153,11 +153,11 @@ def test_the_truth_is_found_only_where_the_attack_shares_a_process(run: Any) -> 
     assert open_.metrics["auc"].value == 1.0, "by introspection the truth can be found"
     assert open_.notes["split"]
     assert "its AUC is 1.000 on a victim that saw none of these samples" in open_.flags[0]
-    board = page(Board([open_]), "t")
+    board = page(Leaderboard([open_]), "t")
     assert "1.000 ‡ |" in board
     assert "‡ 1 cells: its AUC is 1.000 on a victim that saw none" in board
     assert apart.flags == []
-    assert "‡ |" not in page(Board([apart]), "t")
+    assert "‡ |" not in page(Leaderboard([apart]), "t")
     assert apart.metrics["auc"].value < 0.9
     assert not apart.notes["split"]
     assert open_.notes["pid"] != apart.notes["pid"]

@@ -11,11 +11,10 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from privbench.api.console import Watcher, tables, terminal_console
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.page import page
 from privbench.cli.show import result_card
-from privbench.ground.columns import Board as GameBoard
-from privbench.ground.columns import Column
+from privbench.ground.columns import Board, Column
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 
 HOSTILE = (
@@ -36,7 +35,7 @@ def record(text: str, status: Any = "ok") -> Record:
         adversary="adaptive", attack=one, game=f"x{text}", sensitive=[], preset="cpu",
         access="LABELS", protects=[],
     )  # fmt: skip
-    board = GameBoard((Column(f"AUC {text}", "metrics", "auc"),))
+    board = Board((Column(f"AUC {text}", "metrics", "auc"),))
     made = Record(trial=status, cell=cell, board=board, seed=0, status=status, reason=f"why {text}")
     made.provenance = {"commit": text}
     if status == "ok":
@@ -47,10 +46,10 @@ def record(text: str, status: Any = "ok") -> Record:
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 def test_boards(text: str) -> None:
     made = [record(text), record(text, "failed")]
-    board = page(Board(made), f"T {text}", again=[f"s{text}"], table=f"t{text}")
+    board = page(Leaderboard(made), f"T {text}", again=[f"s{text}"], table=f"t{text}")
     assert not set(board) & set(ACTIVE)
     assert ":smile:" not in board.split("```")[0]
-    tame = page(Board([record("a"), record("a", "failed")]), "T", again=["s"], table="t")
+    tame = page(Leaderboard([record("a"), record("a", "failed")]), "T", again=["s"], table="t")
     assert len(board.splitlines()) == len(tame.splitlines())
     html = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(board)
     kept = {"h1", "h2", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "p", "strong",
@@ -73,7 +72,7 @@ def test_the_terminal(text: str) -> None:
     console = terminal_console(file=out, width=400)
     made = record(text)
     console.print(f"plain {text}", markup=False, emoji=False)
-    for table in tables(Board([made]), 400):
+    for table in tables(Leaderboard([made]), 400):
         console.print(table)
     with Watcher(console, 2) as watcher:
         watcher.epoch(text, 0.5, 1, 10)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.operating import (
     Setting,
     accuracy,
@@ -177,7 +177,7 @@ def test_five_seeds_choose_one_setting_by_its_interval() -> None:
     assert [one.loss for one in points] == pytest.approx(close)
     assert [one.most for one in points] == pytest.approx([0.004 + half] * 5)
     assert chosen([record(seed=0), *five(1.0, close)[:1], *five(2.0, far)[:1]]) == {0: "2"}  # draft
-    text = page(Board([*none, *five(1.0, far)], 0.02), "t")
+    text = page(Leaderboard([*none, *five(1.0, far)], 0.02), "t")
     assert "No setting is shown to cost little enough: shield (seeds 0, 1, 2, 3, 4)." in text
     assert "by the upper end of Student's 95 % interval over seeds" in text
     short = five(1.0, close)[:4]
@@ -265,7 +265,7 @@ def test_the_worst_leak_by_hand() -> None:
         record(attack="blur", game="reconstruction", leak=0.3),
         record(attack="guess", game="attributes", leak=0.5),
     ]  # fmt: skip
-    (panel,) = Board(both).panels
+    (panel,) = Leaderboard(both).panels
     found = {aim: (one.attack, one.estimate.value) for aim, one in panel.rows[0].worst.items()}
     assert found == {
         ("membership", ""): ("loud", pytest.approx(0.7)),
@@ -277,7 +277,7 @@ def test_a_cell_with_one_flagged_seed_does_not_count_at_all() -> None:
     flag = ("tells apart what the victim never saw",)
     both = [record(seed=s, leak=0.6) for s in range(5)]
     both += [record(attack="mad", seed=s, leak=1.0, flags=flag * (s == 0)) for s in range(5)]
-    (panel,) = Board(both).panels
+    (panel,) = Leaderboard(both).panels
     assert panel.rows[0].worst["membership", ""].attack == "loud"
 
 
@@ -292,10 +292,10 @@ def test_few_reference_rows_leave_a_larger_loss_possible() -> None:
     (group,) = groups([record(), shield(1.0, 0.89)])
     (point,) = choices(group, group.families[0], 0.02)
     assert point.most == most_lost(0.9, 0.89, 100)
-    text = page(Board([record(), shield(1.0, 0.89)], 0.02), "t")
+    text = page(Leaderboard([record(), shield(1.0, 0.89)], 0.02), "t")
     told = f"the loss may be up to {most_lost(0.9, 0.89, 100):.2f} (upper end of"
     assert told in text
-    assert "the loss may be" not in page(Board([record(), shield(1.0, 0.89)]), "t")
+    assert "the loss may be" not in page(Leaderboard([record(), shield(1.0, 0.89)]), "t")
 
 
 def refused_null(attack: str, seed: int) -> Record:
@@ -314,7 +314,7 @@ def test_refused_nulls_and_blind_attacks_win_neither_curves_nor_points() -> None
         shield(2.0, 0.9, seed=s, leak=0.99, attack="blind"), planted("blind", s, 0.5),
     )]  # fmt: skip
     for bound in (0.02, None):
-        (panel,) = Board(made, bound).panels
+        (panel,) = Leaderboard(made, bound).panels
         for line in (*panel.rows, *panel.curves):
             assert line.worst["membership", ""].attack == "loud"
 
@@ -330,7 +330,7 @@ def planted(attack: str, seed: int, leak: float) -> Record:
 def test_a_positive_control_is_no_defense_with_an_operating_point() -> None:
     made = [record(), shield(1.0, 0.9), shield(2.0, 0.9), planted("loud", 0, 0.7)]
     assert [family.name for group in groups(made) for family in group.families] == ["shield"]
-    assert "planted-leak" not in " ".join(told(Board(made, 0.02)))
+    assert "planted-leak" not in " ".join(told(Leaderboard(made, 0.02)))
 
 
 def test_cells_that_run_once_count_for_every_adversary() -> None:
@@ -352,10 +352,10 @@ def grid() -> list[Record]:
 
 
 def test_the_page_says_which_and_the_panel_has_the_curve() -> None:
-    text = page(Board(grid(), 0.02), "Mine")
+    text = page(Leaderboard(grid(), 0.02), "Mine")
     assert "strongest setting that loses at most 0.02 of accuracy on reference rows" in text
     assert "No setting costs little enough: shield (seed 2)." in text
-    (panel,) = Board(grid(), 0.02).panels
+    (panel,) = Leaderboard(grid(), 0.02).panels
     none, shield_ = panel.rows
     assert shield_.title == "shield (power=1 or 2)"
     assert shield_.optimistic
@@ -374,19 +374,19 @@ def test_the_page_says_which_and_the_panel_has_the_curve() -> None:
 
 
 def test_the_terminal_says_which_seed_has_which_setting() -> None:
-    (of_shield,) = told(Board(grid(), 0.02))
+    (of_shield,) = told(Leaderboard(grid(), 0.02))
     assert of_shield == (
         "digits, simclr: operating point of shield: power=2 (seed 0); power=1 (seed 1); "
         "no setting qualifies (seed 2, the best loses 0.400 or more)"
     )
     fog = [record(method("fog"), reference=0.89, seed=seed) for seed in range(2)]
-    (of_fog,) = told(Board([*(record(seed=seed) for seed in range(2)), *fog], 0.02))
+    (of_fog,) = told(Leaderboard([*(record(seed=seed) for seed in range(2)), *fog], 0.02))
     assert of_fog.endswith("operating point of fog: its only setting (seeds 0, 1)")
 
 
 def test_a_page_whose_defenses_all_cost_too_much_says_so() -> None:
     text = page(
-        Board([record(), shield(1.0, 0.5), record(method("fog"), reference=None)], 0.02), "t"
+        Leaderboard([record(), shield(1.0, 0.5), record(method("fog"), reference=None)], 0.02), "t"
     )
     assert "No setting costs little enough: shield (seed 0)." in text
     told = "No operating point, as no setting has an accuracy on reference rows: fog (seed 0)."
@@ -396,17 +396,19 @@ def test_a_page_whose_defenses_all_cost_too_much_says_so() -> None:
 
 def test_intervals_are_cut_at_the_range_of_the_number() -> None:
     none = [record(reference=0.9), record(reference=0.1, test=0.1, seed=1)]
-    (panel,) = Board([*none, shield(1.0, 0.1, test=0.1), shield(1.0, 0.9, seed=1)], 1.0).panels
+    (panel,) = Leaderboard(
+        [*none, shield(1.0, 0.1, test=0.1), shield(1.0, 0.9, seed=1)], 1.0
+    ).panels
     found = [line.accuracy for line in panel.rows]
     assert [(one.value, one.low, one.high) for one in found if one] == [(0.5, 0.0, 1.0)] * 2
 
 
 def test_without_a_bound_every_setting_is_a_line() -> None:
-    text = page(Board(grid()), "t")
+    text = page(Leaderboard(grid()), "t")
     assert "loses at most" not in text
     assert "| shield (power=1) § |" in text
     assert "| shield (power=2) § |" in text
-    assert told(Board(grid())) == []
+    assert told(Leaderboard(grid())) == []
 
 
 def test_a_board_and_a_merge_remember_the_bound(tmp_path: Path) -> None:
@@ -424,7 +426,9 @@ def test_a_board_and_a_merge_remember_the_bound(tmp_path: Path) -> None:
     judges = index([]).judging
 
     def told(bound: float) -> str:
-        return page(Board(read_all([tmp_path / "all"]), bound, judges), "privbench leaderboard")
+        return page(
+            Leaderboard(read_all([tmp_path / "all"]), bound, judges), "privbench leaderboard"
+        )
 
     assert shown == told(0.02)
     wide = run(main, ["leaderboard", str(tmp_path / "all"), "--match-utility", "0.5"]).output

@@ -15,14 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privbench.boards import matrix
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.closing import closing
 from privbench.boards.csv_table import table
 from privbench.boards.front import front
 from privbench.boards.notes import troubles
 from privbench.boards.page import LONGEST, page
-from privbench.ground.columns import Board as GameBoard
-from privbench.ground.columns import Column
+from privbench.ground.columns import Board, Column
 from privbench.ground.errors import BadInputError
 from privbench.ground.judges import EVERY, Wanted
 from privbench.measure.games import audit
@@ -128,12 +127,12 @@ def shown(
     records: list[Record], name: str = "digits, simclr, adaptive adversary"
 ) -> dict[str, Any]:
     """Defense -> heading -> cell of a matrix."""
-    heads, *rows = tables(page(Board(records), "t"))[name]
+    heads, *rows = tables(page(Leaderboard(records), "t"))[name]
     return {row[0]: dict(zip(heads, row, strict=True)) for row in rows}
 
 
 def ranking(records: list[Record], bound: float | None = None) -> dict[str, Any]:
-    heads, *rows = tables(page(Board(records, bound), "t"))[
+    heads, *rows = tables(page(Leaderboard(records, bound), "t"))[
         "Ranking: digits, simclr, adaptive adversary"
     ]
     return {row[0]: dict(zip(heads, row, strict=True)) for row in rows}
@@ -150,7 +149,7 @@ def test_a_defense_that_its_judges_have_not_met_is_not_ranked() -> None:
                 ("loud", "none", 0.8), ("sly", "none", 0.8), ("loud", "best", 0.5),
                 ("loud", "good", 0.6), ("sly", "good", 0.6))]  # fmt: skip
     known = {EVERY: [Wanted(name, name, 1, "membership", {}) for name in ("loud", "sly")]}
-    board = Board(made, judges=known)
+    board = Leaderboard(made, judges=known)
     text = page(board, "T")
     assert "Not ranked (‖), as an attack that judges it has not met it: sly: best." in text
     assert "Least with good, 0.620" in text
@@ -161,9 +160,9 @@ def test_a_defense_that_its_judges_have_not_met_is_not_ranked() -> None:
     assert told.startswith("best lowers the AUC of loud by 0.300")
     assert "; not met by sly" in told
     # without judges `best` is ranked, but it met one attack of two
-    assert "Least with good, 0.620" in page(Board(made), "T")
+    assert "Least with good, 0.620" in page(Leaderboard(made), "T")
     assert any(line.startswith("| best | 0.520 ◊ |") for line in top(made))
-    alone = Board([one for one in made if one.cell.defense != "good"], judges=known)
+    alone = Leaderboard([one for one in made if one.cell.defense != "good"], judges=known)
     told = "No defense has met all attacks that judge it at full strength; least with best, 0.520"
     assert told in page(alone, "T")
 
@@ -176,7 +175,7 @@ def test_an_attack_of_a_plugin_with_the_name_of_a_judge_is_another_attack(status
         made += [record("loud", "fog", seed, status=status, reason="why") for seed in range(5)]
         for one in made:
             one.provenance["plugins"] = {f"attack {one.cell.attack.name}": {"distribution": of}}
-        (panel,) = Board(made, judges={EVERY: [judge]}).panels
+        (panel,) = Leaderboard(made, judges={EVERY: [judge]}).panels
         (fog,) = (row for row in panel.rows if row.name == "fog")
         assert [name for names in fog.not_met.values() for name in names] == left
 
@@ -186,13 +185,13 @@ def test_a_cost_that_may_be_none_is_no_cost_and_unjudged_settings_leak_less_here
             for defense, value, accuracies in (("none", 0.8, [0.9] * 5),
                                                ("fog", 0.6, [0.91, 0.88, 0.9, 0.87, 0.92]))
             for seed, accuracy in enumerate(accuracies)]  # fmt: skip
-    text = page(Board(made), "t")
+    text = page(Leaderboard(made), "t")
     assert (
         "least with fog, 0.604, whose cost in accuracy, +0.004 ± 0.026, may be none" in text.lower()
     )
     judges = {EVERY: [Wanted("shy", "shy", 1, "membership", {})]}
     assert "leak less than none beyond chance, by the attacks of this page" in (
-        page(Board(made, judges=judges), "t")
+        page(Leaderboard(made, judges=judges), "t")
     )
     assert "by the attacks of this page" not in text
 
@@ -210,17 +209,17 @@ def test_an_attribute_that_an_untrained_encoder_tells_is_no_leak_by_training(
     for one in made:
         one.controls["untrained"] = {"accuracy": number(untrained)}
     told = "without a defense no leak by training is shown: accuracy 0.700 by guess"
-    assert (told in page(Board(made), "t")) != leaks
+    assert (told in page(Leaderboard(made), "t")) != leaks
 
 
 def test_a_rate_over_few_nonmembers_is_not_compared_with_one_over_many() -> None:
     made = [record(attack, "none", seed, 0.7, tpr=tpr)
             for seed in range(5) for attack, tpr in (("loud", 0.2), ("shy", 0.3))]  # fmt: skip
-    assert Board(made).panels[0].rows[0].low["membership", ""].attack == "shy"
+    assert Leaderboard(made).panels[0].rows[0].low["membership", ""].attack == "shy"
     for one in made:
         if one.cell.attack.name == "shy":
             one.sizes["nonmembers"] = 150
-    assert Board(made).panels[0].rows[0].low["membership", ""].attack == "loud"
+    assert Leaderboard(made).panels[0].rows[0].low["membership", ""].attack == "loud"
 
 
 def test_an_attack_that_cannot_run_there_is_not_missed_but_it_is_where_it_can() -> None:
@@ -233,13 +232,13 @@ def test_an_attack_that_cannot_run_there_is_not_missed_but_it_is_where_it_can() 
     known = {EVERY: [Wanted(name, name, 1, "membership", {}) for name in ("loud", "shy")]}
     made += [record("deaf", "fog", seed, target="moco", status="skipped", reason="no sound")
              for seed in range(5)]  # fmt: skip
-    of = {one.target: one.rows[1] for one in Board(made, judges=known).panels}
+    of = {one.target: one.rows[1] for one in Leaderboard(made, judges=known).panels}
     assert of["simclr"].not_met == {}
     assert of["moco"].not_met == {("membership", ""): ["shy"]}
     for one in made:
         if one.status == "skipped":  # of another adversary
             one.cell = one.cell.model_copy(update={"adversary": "naive"})
-    of = {one.target: one.rows[1] for one in Board(made, judges=known).panels
+    of = {one.target: one.rows[1] for one in Leaderboard(made, judges=known).panels
           if one.adversary == "adaptive"}  # fmt: skip
     assert of["simclr"].not_met == {("membership", ""): ["shy"]}
 
@@ -251,7 +250,7 @@ def test_a_judge_that_met_a_defense_in_another_game_has_not_met_it_in_this() -> 
                 ("loud", "none", "membership"), ("loud", "fog", "membership"),
                 ("sly", "none", "attributes"), ("sly", "fog", "attributes"))]  # fmt: skip
     known = {EVERY: [Wanted("sly", "sly", 1, "membership", {})]}
-    (panel,) = Board(made, judges=known).panels
+    (panel,) = Leaderboard(made, judges=known).panels
     assert panel.rows[1].not_met == {("membership", ""): ["sly"]}
 
 
@@ -261,31 +260,35 @@ def test_the_smallest_leak_that_could_be_seen_by_hand() -> None:
     for one in made:
         one.sizes = {"members": 100, "nonmembers": 400}
     told = "the smallest leak that an attack sees on four of five such boards is an AUC of {}."
-    assert told.format("0.545") in page(Board(made), "T")
-    assert told.format("0.591") in page(Board(made[:1]), "T")
+    assert told.format("0.545") in page(Leaderboard(made), "T")
+    assert told.format("0.591") in page(Leaderboard(made[:1]), "T")
     other = [record(seed=seed, target="moco") for seed in range(4)]
     for one in other:
         one.sizes = {"members": 1000, "nonmembers": 1000}
-    assert told.format("0.518 to 0.545") in page(Board([*made, *other]), "T")
+    assert told.format("0.518 to 0.545") in page(Leaderboard([*made, *other]), "T")
     beside = [record("shy", seed=seed) for seed in range(4)]  # on the same victims
     for one in beside:
         one.sizes = {"members": 1000, "nonmembers": 1000}
-    assert told.format("0.518 to 0.545") in page(Board([*made, *beside]), "T")
+    assert told.format("0.518 to 0.545") in page(Leaderboard([*made, *beside]), "T")
     for one in made:
         one.sizes = {}
-    assert "smallest leak" not in page(Board(made), "T")
+    assert "smallest leak" not in page(Leaderboard(made), "T")
 
 
 def test_page_is_the_golden_one() -> None:
     text = page(
-        Board(everything()), "Golden", again=["suites/golden.yaml"], figure="g.svg", table="g.csv"
+        Leaderboard(everything()),
+        "Golden",
+        again=["suites/golden.yaml"],
+        figure="g.svg",
+        table="g.csv",
     )
     assert text == GOLDEN.read_text(encoding="utf-8")
 
 
 def top(records: list[Record], **more: Any) -> list[str]:
     """The lines above the first fold."""
-    return page(Board(records, **more), "t").partition("<details>")[0].splitlines()
+    return page(Leaderboard(records, **more), "t").partition("<details>")[0].splitlines()
 
 
 def test_a_page_begins_with_the_answer_and_ten_rows_of_100_characters() -> None:
@@ -314,7 +317,7 @@ def test_the_answer_is_about_the_largest_leak() -> None:
     assert top(made)[2].startswith("**b on digits, membership (adaptive), 1 seed: a draft**: ")
     assert [line.split(" | ")[:2] for line in top(made)[6:8]] == [
         ["| none", "0.900"], ["| calm", "0.800"]]  # fmt: skip
-    text = page(Board(made), "t")
+    text = page(Leaderboard(made), "t")
     assert text.index("## digits, b,") < text.index("## digits, c,") < text.index("## digits, a,")
     made = [record("loud", d, value=v, target=t, game="reconstruction")
             for t, v in (("a", 0.6), ("b", 0.9), ("c", 0.7)) for d in ("none", "calm")]  # fmt: skip
@@ -367,7 +370,9 @@ def test_a_leak_that_could_not_have_been_seen_is_none() -> None:
     small = [record(seed=seed, value=0.53) for seed in range(4)]
     assert f"{told}chance gives it up to 0.532." in top(small)[2]
     assert "no leak is shown" not in top([record(seed=seed, value=0.54) for seed in range(4)])[2]
-    (last,) = closing(Board(small))  # with what the null victim shows, .5, outside its interval
+    (last,) = closing(
+        Leaderboard(small)
+    )  # with what the null victim shows, .5, outside its interval
     assert last.startswith("no leak shown: without a defense loud has AUC 0.530 [0.530, 0.530]")
     many = [record(target=t, value=v) for t, v in (("a", 0.53), ("b", 0.55))]
     start = "no leak is shown: loud, the only attack asked, reaches AUC 0.550 (b), where chance"
@@ -418,7 +423,7 @@ def test_games_of_a_group_are_told_by_their_own_numbers() -> None:
         made += [record("loud", seed=seed, target=target, value=0.9) for seed in range(4)]
         made += [record("draw", seed=seed, target=target, game="reconstruction",
                         value=0.03 if target == "a" else 0.02) for seed in range(4)]  # fmt: skip
-    text = page(Board(made), "t")
+    text = page(Leaderboard(made), "t")
     told = "draw, the only attack asked, reaches MSE 0.020 (b) (less leaks more). Least is 0.030"
     assert told in text
     below = [record(target=t, value=v) for t, v in (("a", -0.2), ("b", -0.4))]
@@ -436,11 +441,15 @@ def test_no_defense_is_said_to_leak_least_if_none_leaks_less() -> None:
 
 def test_order_of_results_does_not_matter() -> None:
     made = everything()
-    want = page(Board(made), "t"), table(Board(made)), front(Board(made).panels)
+    want = page(Leaderboard(made), "t"), table(Leaderboard(made)), front(Leaderboard(made).panels)
     assert all(want)
     for seed in range(3):
         random.Random(seed).shuffle(made)
-        assert (page(Board(made), "t"), table(Board(made)), front(Board(made).panels)) == want
+        assert (
+            page(Leaderboard(made), "t"),
+            table(Leaderboard(made)),
+            front(Leaderboard(made).panels),
+        ) == want
 
 
 @pytest.mark.slow
@@ -470,25 +479,25 @@ def test_a_page_is_short_and_narrow(
                     ))  # fmt: skip
                     if claims and made[-1].status == "ok":
                         made[-1].metrics["claimed_epsilon"] = number(8.0, 0)
-    text = page(Board(made), "t", figure="x.svg", table="x.csv", again=["s.yaml"])
+    text = page(Leaderboard(made), "t", figure="x.svg", table="x.csv", again=["s.yaml"])
     assert len(text.splitlines()) <= LONGEST == 150
     assert all(len(row) <= 10 for rows in tables(text).values() for row in rows)
     for rows in tables(text).values():
         assert len({len(row) for row in rows}) == 1
     random.Random(seed + 1).shuffle(made)
-    assert page(Board(made), "t", figure="x.svg", table="x.csv", again=["s.yaml"]) == text
+    assert page(Leaderboard(made), "t", figure="x.svg", table="x.csv", again=["s.yaml"]) == text
 
 
 def test_what_there_is_no_room_for_is_counted() -> None:
     made = [record(f"a{i:02}", f"d{j:02}" if j else "none", value=0.5 + i / 100)
             for i in range(5) for j in range(90)]  # fmt: skip
-    text = page(Board(made), "t", table="t.csv")
+    text = page(Leaderboard(made), "t", table="t.csv")
     assert len(text.splitlines()) <= LONGEST
     rows = tables(text)["digits, simclr, adaptive adversary"]
     assert f"{90 - (len(rows) - 1)} more defenses are in the csv file." in text
     many = [record(f"a{i}", d, target=f"t{t:02}")
             for i in range(3) for d in ("none", "x") for t in range(30)]  # fmt: skip
-    text = page(Board(many), "t")
+    text = page(Leaderboard(many), "t")
     assert "In the csv file only: digits, t" in text
     assert len(text.splitlines()) <= LONGEST
 
@@ -497,7 +506,7 @@ def test_what_there_is_no_room_for_is_counted() -> None:
 def test_games_share_a_table_while_it_is_ten_columns_wide(attacks: int, titles: int) -> None:
     made = [record(f"a{i}", d, game="attributes" if i % 2 else "membership")
             for i in range(attacks) for d in ("none", "x")]  # fmt: skip
-    found = matrix.tables(Board(made).panels[0])
+    found = matrix.tables(Leaderboard(made).panels[0])
     assert len(found) == titles
     assert all(len(one.heads) <= matrix.WIDEST for one in found)
     assert sum(len(one.heads) - 2 for one in found) == attacks
@@ -582,8 +591,8 @@ def test_a_null_that_is_not_one_half_is_marked_and_never_bold_nor_ranked() -> No
     assert row["told (AUC) [posteriors]"] == "0.950 ±0.000 ‡"
     assert row["loud (AUC) [posteriors]"] == "**0.700 ±0.000**"
     assert ranking(made)["none"]["membership: worst AUC"] == "0.700 [0.700, 0.700] loud"
-    assert "‡ 2 cells: the AUC on its null victims is not 0.5" in page(Board(made), "t")
-    (panel,) = Board(made).panels
+    assert "‡ 2 cells: the AUC on its null victims is not 0.5" in page(Leaderboard(made), "t")
+    (panel,) = Leaderboard(made).panels
     assert all(line.leak(("membership", "")) == pytest.approx(0.7) for line in panel.rows)
 
 
@@ -592,13 +601,13 @@ def test_a_flag_of_a_record_marks_its_cell_and_gives_the_reason() -> None:
     made = [record("told", value=0.9, flags=flag), record(), record("told", "calm"),
             record(defense="calm")]  # fmt: skip
     assert shown(made)["none"]["told (AUC) [posteriors]"] == "0.900 ‡"
-    assert f"‡ 1 cells: {flag[0]}" in page(Board(made), "t")
+    assert f"‡ 1 cells: {flag[0]}" in page(Leaderboard(made), "t")
 
 
 def test_equal_doubts_are_one_with_the_smallest_p_and_a_flag_may_look_like_one() -> None:
     flags = ("odd (p = 0.2 over 5 seeds)", "odd (p = 0.051)", "odd (p = 1.2.3.)", "odd (p = x)")
     made = [record(f"a{i}", flags=(flag,)) for i, flag in enumerate(flags)]
-    text = page(Board(made), "t")
+    text = page(Leaderboard(made), "t")
     assert "‡ 3 cells: odd (p from 0.051)" in text
     assert "‡ 1 cells: odd (p = x)" in text
 
@@ -607,18 +616,18 @@ def test_attacks_that_missed_a_planted_leak_are_marked() -> None:
     grid = [record(a, d) for a in ("loud", "deaf") for d in ("none", "calm")]
     planted = [record("loud", "planted-leak", 0, 0.99, control=True),
                record("deaf", "planted-leak", 0, 0.52, control=True)]  # fmt: skip
-    text = page(Board([*grid, *planted]), "t")
+    text = page(Leaderboard([*grid, *planted]), "t")
     assert "planted leaks found in 1 of 2 cells, NOT by deaf (digits, simclr, adaptive, mem" in text
     assert "planted-leak" not in text
     assert shown([*grid, *planted])["none"]["deaf (AUC) [posteriors]"] == "0.700 ¶"
     assert shown([*grid, *planted])["none"]["loud (AUC) [posteriors]"] == "**0.700**"
-    assert "planted leaks" not in page(Board(grid), "t")
+    assert "planted leaks" not in page(Leaderboard(grid), "t")
 
 
 def test_many_attacks_are_rows_the_strongest_of_each_access_first() -> None:
     made = [record(f"a{i}", d, value=0.5 + i / 100, needs="LABELS" if i < 10 else "POSTERIORS")
             for i in range(12) for d in ("none", "x")]  # fmt: skip
-    rows = tables(page(Board(made), "t"))["digits, simclr, adaptive adversary"]
+    rows = tables(page(Leaderboard(made), "t"))["digits, simclr, adaptive adversary"]
     assert rows[0] == ["attack (AUC)", "none", "x"]
     assert [row[0].split()[0] for row in rows[1:]] == [
         *(f"a{i}" for i in (11, 9, 10, 8, 7, 6, 5, 4, 3, 2, 1, 0)), "test",
@@ -644,7 +653,7 @@ def test_settings_and_versions_are_told_apart_only_where_they_must() -> None:
 
 def test_splits_of_one_name_are_no_seeds_of_each_other() -> None:
     made = [record(protocol="own"), record(protocol="own", members=40, seed=1)]
-    names = [name for name in tables(page(Board(made), "t")) if name.startswith("digits")]
+    names = [name for name in tables(page(Leaderboard(made), "t")) if name.startswith("digits")]
     assert names == [
         "digits (own) (protocol.members 100), simclr, adaptive adversary",
         "digits (own) (protocol.members 40), simclr, adaptive adversary",
@@ -653,22 +662,24 @@ def test_splits_of_one_name_are_no_seeds_of_each_other() -> None:
 
 def test_a_naive_adversary_is_shown_where_nothing_else_is_there() -> None:
     none, calm = record(), record(defense="calm", value=0.6, adversary="naive")
-    text = page(Board([none, calm]), "t")
+    text = page(Leaderboard([none, calm]), "t")
     assert "The naive adversary does not know of the defense." in text
     rows = shown([none, calm], "digits, simclr, naive adversary")
     assert [row["loud (AUC) [posteriors]"] for row in rows.values()] == ["**0.700**", "**0.600**"]
     assert not any("adaptive adversary" in name for name in tables(text))
     both = [none, calm, record(defense="calm", value=0.65)]
-    assert not any("naive" in name for name in tables(page(Board(both), "t")))
-    assert "Numbers against the naive adversary are in the csv file." in page(Board(both), "t")
-    assert "0.6," in table(Board(both))
+    assert not any("naive" in name for name in tables(page(Leaderboard(both), "t")))
+    assert "Numbers against the naive adversary are in the csv file." in page(
+        Leaderboard(both), "t"
+    )
+    assert "0.6," in table(Leaderboard(both))
 
 
 def test_a_white_box_adversary_shows_what_only_it_can_do() -> None:
     made = [record("loud", d) for d in ("none", "calm")]
     made += [record("white", d, 0, 0.9, adversary="adaptive, white-box", needs="GRADIENTS")
              for d in ("none", "calm")]  # fmt: skip
-    text = page(Board(made), "t")
+    text = page(Leaderboard(made), "t")
     name = "digits, simclr, adaptive, white-box adversary"
     assert tables(text)[name][0] == ["defense", "white (AUC) [gradients]", "test accuracy"]
     assert "Attacks that do the same for the adaptive adversary are in its table" in text
@@ -686,21 +697,21 @@ def test_what_an_undefended_adversary_knows_is_one_table() -> None:
         "**0.800 ±0.000**", "**0.600 ±0.000**", "**0.700 ±0.000**",
     ]  # fmt: skip
     assert found["adaptive"]["loud: TPR at 1 % FPR"] == "0.400 ±0.000"
-    assert "The threshold at 1 % FPR" in page(Board(made), "t")
+    assert "The threshold at 1 % FPR" in page(Leaderboard(made), "t")
     assert (
         "**digits, simclr, no defense, membership, 2 seeds: a draft**: loud, the only attack "
         "asked, reaches AUC 0.800 (adaptive). Least is 0.600 (adaptive, pool mnist)."
-    ) in page(Board(made), "t")
-    assert [told.partition(": ")[0] for told in closing(Board(made))] == [
+    ) in page(Leaderboard(made), "t")
+    assert [told.partition(": ")[0] for told in closing(Leaderboard(made))] == [
         f"simclr on digits, membership ({knows[i]})"
         for i in (0, 2, 1)  # the largest leak first
     ]
     more = [*made, record("shy")]  # only the first adversary has this attack: its panel is alone
     assert {"digits, simclr, adaptive adversary", "digits, simclr, no defense"} <= {
-        *tables(page(Board(more), "t"))
+        *tables(page(Leaderboard(more), "t"))
     }
     defended = [*made, *(record(defense="talos", adversary=name) for name in knows)]
-    assert "digits, simclr, no defense" not in tables(page(Board(defended), "t"))
+    assert "digits, simclr, no defense" not in tables(page(Leaderboard(defended), "t"))
 
 
 def test_a_missing_seed_is_not_borrowed_from_another_adversary() -> None:
@@ -709,7 +720,9 @@ def test_a_missing_seed_is_not_borrowed_from_another_adversary() -> None:
     made += seeds("loud", "none", [0.6, 0.6], adversary=knows[1])
     found = shown(made, "digits, simclr, no defense")
     assert found[knows[1]]["loud (AUC) [posteriors]"].startswith("**0.600 ±0.000**")
-    assert "adaptive, pool mnist: Draft: 2 seeds where a board needs 5." in page(Board(made), "t")
+    assert "adaptive, pool mnist: Draft: 2 seeds where a board needs 5." in page(
+        Leaderboard(made), "t"
+    )
 
 
 def test_equal_leaks_name_nobody() -> None:
@@ -717,16 +730,16 @@ def test_equal_leaks_name_nobody() -> None:
     made = [record("loud", adversary=name, value=value)
             for name, value in zip(knows, (0.7, 0.7, 0.8), strict=True)]  # fmt: skip
     assert "reaches AUC 0.800 (adaptive, shadows moco). Least is 0.700 (2 of 3 rows)." in page(
-        Board(made), "t"
+        Leaderboard(made), "t"
     )
-    assert "Test accuracy: 0.900." in page(Board(made), "t")
+    assert "Test accuracy: 0.900." in page(Leaderboard(made), "t")
 
 
 def test_two_settings_of_an_attack_are_two_tables() -> None:
     made = [record("lira", target="simclr", fields={"k": 2}),
             record("lira", target="supervised", fields={"k": 8})]  # fmt: skip
     assert {"digits, simclr, adaptive adversary", "digits, supervised, adaptive adversary"} <= {
-        *tables(page(Board(made), "t"))
+        *tables(page(Leaderboard(made), "t"))
     }
 
 
@@ -737,7 +750,7 @@ def test_undefended_victims_are_one_table() -> None:
     assert list(found) == list(names)
     assert [row["test accuracy"] for row in found.values()] == ["0.900"] * 3
     assert "reaches AUC 0.800 (simclr(epochs=10)). Least is 0.600 (simclr)." in page(
-        Board(made), "t"
+        Leaderboard(made), "t"
     )
 
 
@@ -746,12 +759,12 @@ def test_a_board_that_lacks_undefended_victims_has_a_finding() -> None:
     made += [record("loud", "weak", value=0.8), record("loud", "strong", value=0.6)]
     told = ("nothing ran without a defense; AUC 0.800 with weak by loud at an accuracy of 0.900, "
             "0.600 with strong by loud at an accuracy of 0.900.")  # fmt: skip
-    assert told in page(Board(made), "t")
-    assert "simclr on digits, membership" not in page(Board(made[:1]), "t")
+    assert told in page(Leaderboard(made), "t")
+    assert "simclr on digits, membership" not in page(Leaderboard(made[:1]), "t")
 
 
 def test_a_game_that_this_version_does_not_know_is_shown_as_its_results_say(tmp_path: Path) -> None:
-    board = GameBoard((Column("error | x", "metrics", "error", high=None),), higher=False, place=1)
+    board = Board((Column("error | x", "metrics", "error", high=None),), higher=False, place=1)
     made = everything()
     for defense, errors in (("none", (3.0, 5.0, 4.0)), ("talos", (8.0, 9.0, 8.0))):
         for seed, error in enumerate(errors):
@@ -763,7 +776,7 @@ def test_a_game_that_this_version_does_not_know_is_shown_as_its_results_say(tmp_
         one.write(tmp_path)
     read = read_all([tmp_path])
     assert shown(read)["none"]["own (error ¦ x) [posteriors]"].startswith("**4.000 ±")
-    assert "Least with talos, 8.333" in page(Board(read), "t")
+    assert "Least with talos, 8.333" in page(Leaderboard(read), "t")
 
 
 # ---- ranking -------------------------------------------------------------------------------------
@@ -780,7 +793,7 @@ def test_the_worst_case_is_that_of_the_best_mean_by_hand() -> None:
     errors = seeds("a", "none", [0.1, 0.5, 0.5], game="reconstruction")
     errors += seeds("b", "none", [0.4, 0.4, 0.4], game="reconstruction")
     errors += seeds("a", "mask", [0.6, 0.6, 0.6], game="reconstruction")
-    (panel,) = Board(errors).panels
+    (panel,) = Leaderboard(errors).panels
     assert panel.rows[0].leak(("reconstruction", "")) == pytest.approx(1.1 / 3)
 
 
@@ -789,27 +802,27 @@ def test_a_defense_that_costs_much_accuracy_is_not_ranked_first() -> None:
     made += seeds("loud", "noise", [0.5, 0.5, 0.5], accuracy=0.2)
     made += seeds("loud", "calm", [0.7, 0.7, 0.7], accuracy=0.85)
     assert list(ranking(made)) == ["none", "calm", "noise"]
-    assert "Least with calm, 0.700, which costs 0.050" in page(Board(made), "t")
+    assert "Least with calm, 0.700, which costs 0.050" in page(Leaderboard(made), "t")
     alone = [one for one in made if one.cell.defense != "calm"]
-    assert "least with" not in page(Board(alone), "t").lower()
-    assert ". Every defense costs more than 0.1 of accuracy;" in page(Board(alone), "t")
-    assert closing(Board(made))[0].startswith("calm lowers")
+    assert "least with" not in page(Leaderboard(alone), "t").lower()
+    assert ". Every defense costs more than 0.1 of accuracy;" in page(Leaderboard(alone), "t")
+    assert closing(Leaderboard(made))[0].startswith("calm lowers")
     told = "; every defense costs more than 10 points of accuracy; 3 seeds: draft."
-    assert closing(Board(alone))[0].endswith(told)
+    assert closing(Leaderboard(alone))[0].endswith(told)
 
 
 def test_a_finding_names_the_defenses_without_a_valid_number() -> None:
     made = [*seeds("loud", "none", [0.8, 0.8, 0.8]), *seeds("loud", "calm", [0.7, 0.71, 0.7])]
     for one in (idle := seeds("loud", "idle", [0.5, 0.5, 0.5])):
         one.flags = ["its encoder is not shown to tell more than an untrained one"]
-    text = page(Board([*made, *idle]), "t")
+    text = page(Leaderboard([*made, *idle]), "t")
     assert (
         "less than none beyond chance; 1 of 2 defenses has no number that "
         "counts (‡ or ¶, see Controls): idle." in text
     )
     assert "(‡ or ¶, see Controls): idle." in text
-    assert "number that counts" not in page(Board(made), "t")
-    assert "; 1 of 2 defenses have no valid number;" in closing(Board([*made, *idle]))[0]
+    assert "number that counts" not in page(Leaderboard(made), "t")
+    assert "; 1 of 2 defenses have no valid number;" in closing(Leaderboard([*made, *idle]))[0]
 
 
 def test_the_last_lines_allow_for_all_that_a_run_compares() -> None:
@@ -823,9 +836,9 @@ def test_the_last_lines_allow_for_all_that_a_run_compares() -> None:
         return made
 
     alone = of("simclr", 0.03, 0.01, 0.05, 0.02, 0.04)
-    assert closing(Board(alone))[0].startswith("calm lowers the AUC of loud by 0.030 ± 0.020")
+    assert closing(Leaderboard(alone))[0].startswith("calm lowers the AUC of loud by 0.030 ± 0.020")
     more = [one for name in ("moco", "byol", "clip") for one in of(name, 0, 0.01, -0.01, 0, 0.01)]
-    told = next(one for one in closing(Board([*alone, *more])) if one.startswith("simclr"))
+    told = next(one for one in closing(Leaderboard([*alone, *more])) if one.startswith("simclr"))
     assert "no difference shown: calm changes the AUC of loud by -0.030" in told
 
 
@@ -845,14 +858,14 @@ def test_defenses_are_ranked_with_utility_and_cost() -> None:
     assert rows["none"]["accuracy lost"] == "–"
     assert [row["training"] for row in rows.values()] == ["1.0×", "2.0×", "2.0×"]
     assert rows["better"]["a query"] == "0.002 ms"
-    text = page(Board(made), "t")
+    text = page(Leaderboard(made), "t")
     assert (
         "0.800 by loud, the only attack asked. Least with better, 0.600, which costs 0.100" in text
     )
     assert "most with" not in text  # none leaks more than without a defense
     louder = [*made, *seeds("loud", "louder", [0.9, 0.9, 0.9], accuracy=0.9)]
-    assert "; most with louder, 0.900; 0 of 3 defenses" in page(Board(louder), "t")
-    first = page(Board([one for one in made if one.seed == 0]), "t")
+    assert "; most with louder, 0.900; 0 of 3 defenses" in page(Leaderboard(louder), "t")
+    first = page(Leaderboard([one for one in made if one.seed == 0]), "t")
     assert "; too few seeds to tell a difference from chance." in first
 
 
@@ -874,12 +887,12 @@ def test_a_defense_that_only_changes_which_attack_is_strongest_is_not_counted() 
         made += seeds("loud", defense, [loud + one for one in noise])
         made += seeds("sly", defense, [sly - one / 2 for one in noise])
         noise.reverse()
-    (panel,) = Board(made).panels
+    (panel,) = Leaderboard(made).panels
     (aim,) = panel.aims
     assert ("turn", aim) in panel.certain
     assert panel.worst_moves(panel.rows[1], aim) == 0
     told = "0 of 1 defenses leak less than none beyond chance; 1 has a †, which its worst case does"
-    assert f"{told} not bear out." in page(Board(made), "t")
+    assert f"{told} not bear out." in page(Leaderboard(made), "t")
 
 
 def test_a_defense_that_met_fewer_attacks_says_so() -> None:
@@ -898,11 +911,11 @@ def test_differences_to_none_are_marked_after_holm() -> None:
     rows = ranking(made)
     assert rows["calm"]["membership: worst AUC"].endswith(" †")
     assert "†" not in rows["vague"]["membership: worst AUC"]
-    assert "1 of 2 defenses leaks less than none beyond chance." in page(Board(made), "t")
+    assert "1 of 2 defenses leaks less than none beyond chance." in page(Leaderboard(made), "t")
     loud = [*made, *seeds("loud", "loud", [0.80, 0.91, 0.85, 0.88, 0.83])]
     assert (
         "1 of 3 defenses leaks less than none beyond chance; 1 leaks more than none beyond chance, "
-        "by the attack that is compared (†)." in page(Board(loud), "t")
+        "by the attack that is compared (†)." in page(Leaderboard(loud), "t")
     )
     assert ranking(loud)["loud"]["membership: worst AUC"].endswith(" † more")
     weak = [*seeds("loud", "none", [0.70, 0.80, 0.75]), *seeds("loud", "weak", [0.67, 0.78, 0.72])]
@@ -936,10 +949,10 @@ def test_rates_are_marked_by_their_own_differences() -> None:
 def test_settings_of_attacks_that_are_not_the_defaults_stand_on_the_page() -> None:
     start = "Attacks with settings that are not their defaults: "
     made = seeds("loud", "none", [0.70, 0.80, 0.75])
-    assert start not in page(Board(made), "t")
+    assert start not in page(Leaderboard(made), "t")
     for one in made:
         one.cell = one.cell.model_copy(update={"attack": method("loud", k=64)})
-    assert f"{start}loud(k=64)." in page(Board(made), "t")
+    assert f"{start}loud(k=64)." in page(Leaderboard(made), "t")
 
 
 def test_settings_of_one_defense_are_not_called_defenses() -> None:
@@ -956,26 +969,28 @@ def test_settings_of_one_defense_are_not_called_defenses() -> None:
                 "mask": StrengthRecord(field="weight", stronger="up", sweep=[1.0, 3.0])
             }
         made += some
-    assert "1 of 2 settings of mask leaks less than none beyond chance" in page(Board(made), "t")
+    assert "1 of 2 settings of mask leaks less than none beyond chance" in page(
+        Leaderboard(made), "t"
+    )
 
 
 def test_a_rate_of_0_that_tells_nothing_says_so() -> None:
     made = [r for name in ("a", "b") for r in seeds(name, "none", [0.7, 0.71, 0.72], tpr=0.0)]
-    assert "| 0.000 ±0.000 |" in page(Board(made), "T")
+    assert "| 0.000 ±0.000 |" in page(Leaderboard(made), "T")
     for one in made:
         one.metrics["tpr_at_fpr_0.01"] = Number(value=0.0, low=0.0, high=0.8)
-    assert "| 0 (at most 0.80) |" in page(Board(made), "T")
+    assert "| 0 (at most 0.80) |" in page(Leaderboard(made), "T")
 
 
 def test_only_the_strongest_attack_without_a_defense_is_tested() -> None:
     made = seeds("a", "none", [0.9, 0.8, 0.85]) + seeds("a", "x", [0.9, 0.79, 0.86])
     made += seeds("b", "none", [0.6, 0.7, 0.65]) + seeds("b", "x", [0.50, 0.61, 0.55])
-    (panel,) = Board(made).panels
+    (panel,) = Leaderboard(made).panels
     found = panel.rows[1].changes["membership", ""].difference
     assert found.mean == pytest.approx(0.0)  # that of b is -.097
     for defense, value in (("none", 0.99), ("x", 0.95)):
         made += seeds("guess", defense, [value] * 3, game="attributes")
-    (panel,) = Board(made).panels
+    (panel,) = Leaderboard(made).panels
     assert panel.rows[1].changes["membership", ""].difference == found
 
 
@@ -986,10 +1001,10 @@ def test_rates_at_one_percent_stand_where_all_have_them() -> None:
     name = "membership: worst TPR at 1 % FPR"
     assert rows["none"][name] == "0.400 [0.400, 0.400] b"  # not the attack of the highest AUC
     assert rows["mask"][name] == "0.100 [0.100, 0.100] a"
-    assert "its true FPR is 1.25 % ± 0.55 % with 400 nonmembers." in page(Board(made), "t")
+    assert "its true FPR is 1.25 % ± 0.55 % with 400 nonmembers." in page(Leaderboard(made), "t")
     some = [*made, *seeds("a", "fog", [0.6, 0.6])]
     assert name not in ranking(some)["none"]
-    assert "true FPR" not in page(Board(some), "t")
+    assert "true FPR" not in page(Leaderboard(some), "t")
 
 
 def test_worst_rates_have_the_interval_of_their_seeds_within_its_range() -> None:
@@ -1023,7 +1038,7 @@ def test_three_aims_rates_and_epsilons_are_ten_columns() -> None:
             one.claims = [{"epsilon": 8.0, "phase": "classifier", "guarantee": False}]
     told = ranking(made)["x"]["ε claimed / nominal / audited"]
     assert told == "– / 8.000 (no phase) / refused"
-    assert "can refute a claim but never prove one" in page(Board(made), "t")
+    assert "can refute a claim but never prove one" in page(Leaderboard(made), "t")
 
 
 def test_a_ranking_of_many_games_is_ten_columns() -> None:
@@ -1031,11 +1046,11 @@ def test_a_ranking_of_many_games_is_ten_columns() -> None:
     for i in range(8):
         for defense in ("none", "x"):
             one = record(f"a{i}", defense, game=f"game{i}")
-            one.board = GameBoard((Column("error", "metrics", "error"),), place=i)
+            one.board = Board((Column("error", "metrics", "error"),), place=i)
             one.metrics = {"error": number(0.5), "claimed_epsilon": number(8.0)}
             made.append(one)
     assert len(ranking(made)["none"]) == 10
-    assert "4 more of what attacks are after are in the csv file." in page(Board(made), "t")
+    assert "4 more of what attacks are after are in the csv file." in page(Leaderboard(made), "t")
 
 
 def test_the_guesses_of_all_seeds_count_together() -> None:
@@ -1076,11 +1091,12 @@ def test_what_a_claim_of_a_part_covers_stands_behind_epsilon_and_mu() -> None:
 
 
 def test_every_page_names_its_code() -> None:
-    clean = page(Board([record()]), "t")
+    clean = page(Leaderboard([record()]), "t")
     assert "Code: clean checkout of commit abc (1 results)." in clean
     assert "WARNING" not in clean
     mixed = page(
-        Board([record(), record(seed=1, commit="abc-dirty"), record(seed=2, commit=None)]), "t"
+        Leaderboard([record(), record(seed=1, commit="abc-dirty"), record(seed=2, commit=None)]),
+        "t",
     )
     assert "**WARNING: code that was never committed, on top of commit abc (1 results).**" in mixed
     assert (
@@ -1092,9 +1108,9 @@ def test_every_page_names_its_code() -> None:
 
 def test_a_page_says_what_it_lacks() -> None:
     assert "Draft: 4 seeds where a board needs 5." in page(
-        Board(seeds("a", "none", [0.7] * 4)), "t"
+        Leaderboard(seeds("a", "none", [0.7] * 4)), "t"
     )
-    assert "Draft" not in page(Board(seeds("a", "none", [0.7] * 5)), "t")
+    assert "Draft" not in page(Leaderboard(seeds("a", "none", [0.7] * 5)), "t")
 
 
 def test_a_page_names_the_methods_that_its_suite_asks_for_and_no_result_is_about() -> None:
@@ -1105,17 +1121,17 @@ def test_a_page_names_the_methods_that_its_suite_asks_for_and_no_result_is_about
     defenses = "talos", "mist", "memguard", "ars", "hamp", "olympus"
     asked = [("defense", name) for name in defenses] + [("attack", name) for name in "abc"]
     asked.append(("target", "supervised"))
-    assert told in page(Board(made, asked=asked), "t").splitlines()
-    assert "Not measured" not in page(Board(made, asked=asked[:1]), "t")
-    assert "Not measured" not in page(Board(made), "t")
+    assert told in page(Leaderboard(made, asked=asked), "t").splitlines()
+    assert "Not measured" not in page(Leaderboard(made, asked=asked[:1]), "t")
+    assert "Not measured" not in page(Leaderboard(made), "t")
 
 
 def test_cells_without_a_number_are_counted_by_reason() -> None:
-    lines = page(Board(everything()), "t").splitlines()
+    lines = page(Leaderboard(everything()), "t").splitlines()
     assert "- skipped 1: white needs WEIGHTS \\| more" in lines
     assert "- failed 1: ValueError: first second" in lines
     many = [record(f"a{i}", status="failed", reason=f"r{i:02}") for i in range(20)]
-    text = page(Board([record(), *many]), "t")
+    text = page(Leaderboard([record(), *many]), "t")
     assert "- failed 1: r07" in text
     assert "r08" not in text
     assert "- 12 more, see the csv file" in text
@@ -1125,7 +1141,7 @@ def test_controls_are_one_line() -> None:
     made = [record(seed=seed, null=null) for seed, null in enumerate((0.48, 0.5, 0.55))]
     for one in made:
         one.baselines = {"blind": {"auc": number(0.52)}}
-    (line,) = [x for x in page(Board(made), "t").splitlines() if x.startswith("**Controls**")]
+    (line,) = [x for x in page(Leaderboard(made), "t").splitlines() if x.startswith("**Controls**")]
     assert "AUC on null victims 0.510 on average (0.480 to 0.550 over 3 trials of 3 seeds)" in line
     assert "AUC of a classifier of inputs alone 0.520 on average" in line
 
@@ -1138,18 +1154,20 @@ def test_the_mean_image_stands_beside_reconstructions() -> None:
         one.sizes = {"rows": asked}
         made.append(one)
     assert "by decode, the strongest of 2 attacks (less leaks more; the mean image 0.070)" in page(
-        Board(made), "t"
+        Leaderboard(made), "t"
     )
 
 
 def test_a_page_says_what_a_probe_reads_from_undefended_encoders() -> None:
-    assert "linear probe" not in page(Board([record()]), "t")
+    assert "linear probe" not in page(Leaderboard([record()]), "t")
     made = [record(attack, "none", seed) for attack in ("loud", "quiet") for seed in range(2)]
     made.append(record("loud", "fog"))
     for one in made:
         one.utility |= {"probe_accuracy": 0.8 + one.seed / 10, "untrained_accuracy": 0.6}
     made[-1].utility["probe_accuracy"] = 0.1  # defended: its test accuracy says what it costs
-    assert "mean over seeds: simclr on digits 0.850 (untrained 0.600)." in page(Board(made), "t")
+    assert "mean over seeds: simclr on digits 0.850 (untrained 0.600)." in page(
+        Leaderboard(made), "t"
+    )
 
 
 def test_utility_is_that_of_the_victim_of_the_first_game() -> None:
@@ -1159,10 +1177,10 @@ def test_utility_is_that_of_the_victim_of_the_first_game() -> None:
 
 
 def test_how_to_reproduce_is_one_command() -> None:
-    text = page(Board([record()]), "t", again=["my suites/a.yaml"], table="a b.csv")
+    text = page(Leaderboard([record()]), "t", again=["my suites/a.yaml"], table="a b.csv")
     assert "uv run privbench run 'my suites/a.yaml' --jobs auto" in text.splitlines()
     assert "[a b.csv](a%20b.csv)" in text
-    assert "privbench run" not in page(Board([record()]), "t")
+    assert "privbench run" not in page(Leaderboard([record()]), "t")
 
 
 # ---- what cannot stand on one board --------------------------------------------------------------
@@ -1170,21 +1188,21 @@ def test_how_to_reproduce_is_one_command() -> None:
 
 def test_presets_are_never_mixed() -> None:
     with pytest.raises(BadInputError, match="mix presets cpu, paper"):
-        page(Board([record(), record(preset="paper", seed=1)]), "t")
+        page(Leaderboard([record(), record(preset="paper", seed=1)]), "t")
 
 
 def test_one_seed_of_two_codes_is_no_two_seeds() -> None:
     old, new = record(), record(value=0.6)
     old.trial, new.trial = "old", "new"
     with pytest.raises(BadInputError, match=r"two results.*remove new\.json or old\.json"):
-        page(Board([old, new]), "t")
+        page(Leaderboard([old, new]), "t")
 
 
 def test_results_of_an_unknown_game_are_refused() -> None:
     with pytest.raises(BadInputError, match="plays 'odd', and its result does not say"):
-        page(Board([record(game="odd")]), "t")
+        page(Leaderboard([record(game="odd")]), "t")
     skipped = record(game="odd", status="skipped", reason="no")
-    assert "- skipped 1: no" in page(Board([record(), skipped]), "t")
+    assert "- skipped 1: no" in page(Leaderboard([record(), skipped]), "t")
 
 
 # ---- one defense --------------------------------------------------------------------------------
@@ -1194,7 +1212,7 @@ def test_attacks_on_one_defense_show_rates_beside_the_headline() -> None:
     made = seeds("loud", "none", [0.6, 0.7, 0.8], tpr=0.2, needs="POSTERIORS")
     made += seeds("shy", "none", [0.65, 0.6, 0.61], needs="LABELS")
     made += seeds("guess", "none", [0.9, 0.8, 0.85], game="attributes", needs="EMBEDDINGS")
-    text = page(Board(made), "T")
+    text = page(Leaderboard(made), "T")
     found = tables(text)
     name = "digits, simclr, adaptive adversary"
     heads, *rows = found[f"{name} (membership)"]
@@ -1205,7 +1223,7 @@ def test_attacks_on_one_defense_show_rates_beside_the_headline() -> None:
     assert heads == ["attack (accuracy)", "none"]
     assert "its true FPR is" in text
     two = made + seeds("loud", "talos", [0.5, 0.6, 0.6], tpr=0.1)
-    assert "TPR at 1 % FPR" not in tables(page(Board(two), "T"))[name][0]
+    assert "TPR at 1 % FPR" not in tables(page(Leaderboard(two), "T"))[name][0]
 
 
 # ---- the closing lines of a run -----------------------------------------------------------------
@@ -1216,7 +1234,7 @@ def test_a_defense_is_told_with_what_it_lowers_and_costs() -> None:
     made += seeds("shy", "none", [0.6, 0.61, 0.6, 0.59, 0.6], accuracy=0.9)
     made += seeds("loud", "talos", [0.7, 0.7, 0.71, 0.69, 0.7], accuracy=0.88)
     made += seeds("loud", "olympus", [0.79, 0.8, 0.8, 0.79, 0.8], accuracy=0.7)
-    [told] = closing(Board(made))
+    [told] = closing(Leaderboard(made))
     assert told == (
         "talos lowers the AUC of loud by 0.100 ± 0.011 and costs 2.0 points of accuracy."
     )
@@ -1228,14 +1246,14 @@ def test_the_defense_that_changes_a_leak_most_is_told_and_not_the_first_by_name(
     lowered = {"none": 0.0, "a": 0.1, "b": 0.3, "c": 0.2}
     made = [record("loud", defense, seed, 0.5 + sign * by + seed / 100, game=game)
             for seed in range(5) for defense, by in lowered.items()]  # fmt: skip
-    (told,) = closing(Board(made))
+    (told,) = closing(Leaderboard(made))
     assert told.startswith("b ")
 
 
 def test_another_attack_that_is_stronger_against_the_defense_is_told() -> None:
     made = seeds("loud", "none", [0.8] * 5) + seeds("shy", "none", [0.6] * 5)
     made += seeds("loud", "talos", [0.6] * 5) + seeds("shy", "talos", [0.75] * 5)
-    [told] = closing(Board(made))
+    [told] = closing(Leaderboard(made))
     assert told.startswith("talos lowers the AUC of loud by 0.200")
     assert told.endswith("; strongest against it is shy, 0.750.")
 
@@ -1243,7 +1261,7 @@ def test_another_attack_that_is_stronger_against_the_defense_is_told() -> None:
 def test_small_changes_are_not_shown_as_zeros() -> None:
     made = seeds("loud", "none", [0.8] * 5, accuracy=0.9)
     made += seeds("loud", "talos", [0.8003] * 5, accuracy=0.9002)
-    [told] = closing(Board(made))
+    [told] = closing(Leaderboard(made))
     assert told == (
         "talos changes the AUC of loud by less than 0.001 and changes accuracy by less than 0.1 "
         "points."
@@ -1253,28 +1271,30 @@ def test_small_changes_are_not_shown_as_zeros() -> None:
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_defense_that_changes_nothing_raises_nothing(count: int) -> None:
     made = seeds("loud", "none", [0.8] * count) + seeds("loud", "mask", [0.8] * count)
-    [told] = closing(Board(made))
+    [told] = closing(Leaderboard(made))
     assert told.startswith("mask leaves the AUC of loud as it is")
 
 
 def test_what_an_interval_does_not_bear_is_not_said() -> None:
     made = seeds("loud", "none", [0.8, 0.7, 0.75], accuracy=0.9)
     made += seeds("loud", "talos", [0.7, 0.75, 0.7], accuracy=0.9)
-    [told] = closing(Board(made))
+    [told] = closing(Leaderboard(made))
     assert told.startswith("no difference shown: talos changes the AUC of loud by -0.033 ± ")
     assert told.endswith("; 3 seeds: draft.")
     costs = seeds("loud", "none", [0.8, 0.81, 0.8]) + [
         record("loud", "talos", seed, 0.6, accuracy=accuracy)
         for seed, accuracy in enumerate((0.8, 0.95, 0.9))
     ]
-    [told] = closing(Board(costs))
+    [told] = closing(Leaderboard(costs))
     assert "talos lowers the AUC of loud by 0.203" in told
     assert "; its cost, 1.7 ± " in told
     assert "may be none" in told
 
 
 def test_one_seed_is_a_draft_without_an_interval() -> None:
-    [told] = closing(Board([record(value=0.8), record(defense="talos", value=0.7, accuracy=0.92)]))
+    [told] = closing(
+        Leaderboard([record(value=0.8), record(defense="talos", value=0.7, accuracy=0.92)])
+    )
     assert told == (
         "talos lowers the AUC of loud by 0.100 on this seed and gains 2.0 points of accuracy; "
         "1 seed: draft, nothing is shown yet."
@@ -1288,7 +1308,7 @@ def test_every_defense_that_moves_a_leak_is_named_in_either_direction_with_its_c
         made.append(record("loud", "none", seed, 0.7))
         made += [record("loud", name, seed, 0.7 + change + by, accuracy=accuracy)
                  for name, (change, accuracy) in changes.items()]  # fmt: skip
-    first, also = closing(Board(made))
+    first, also = closing(Leaderboard(made))
     assert first.startswith("calm lowers the AUC of loud by 0.100")
     half = re.search(r"smooth by 0.050 ± (0.01\d)", also)
     assert half is not None
@@ -1297,43 +1317,43 @@ def test_every_defense_that_moves_a_leak_is_named_in_either_direction_with_its_c
         f"lowered by smooth by 0.050 ± {half[1]} (loud; accuracy -20.0 points)."
     )
     for few in (1, 2):
-        assert len(closing(Board([one for one in made if one.seed < few]))) == 1
+        assert len(closing(Leaderboard([one for one in made if one.seed < few]))) == 1
     many = [record("loud", f"some-long-defense-{i}", seed, 0.7 - 0.02 * i + seed / 900)
             for i in range(1, 15) for seed in range(5)]  # fmt: skip
-    cut = closing(Board([*made, *many]))[1]
+    cut = closing(Leaderboard([*made, *many]))[1]
     assert cut.startswith("the AUC is raised by loose by")
     assert re.search(r", and by \d+ more, see the board\.$", cut)
     assert "lowered by some-long-defense-13 by 0.258" in cut  # the first sentence tells of 14
 
 
 def test_without_a_defense_the_strongest_attack_is_told() -> None:
-    [told] = closing(Board([record("loud", value=0.7), record("shy", value=0.6)]))
+    [told] = closing(Leaderboard([record("loud", value=0.7), record("shy", value=0.6)]))
     assert told == (
         "without a defense loud reaches AUC 0.700 [0.650, 0.750], 0.500 on the null victim; "
         "1 seed: draft, nothing is shown yet."
     )
-    [told] = closing(Board([record("loud", value=0.52)]))
+    [told] = closing(Leaderboard([record("loud", value=0.52)]))
     assert told.startswith("no leak shown: without a defense loud has AUC 0.520 [0.470, 0.570]")
-    [told] = closing(Board([record("loud", value=0.4)]))
+    [told] = closing(Leaderboard([record("loud", value=0.4)]))
     assert "has AUC 0.400 [0.350, 0.450], 0.500 on the null victim, below chance: are its" in told
 
 
 def test_several_questions_are_told_apart_and_failures_tell_nothing() -> None:
     made = [record("loud"), record("guess", game="attributes", value=0.9)]
     made += [record("loud", target="moco", value=0.6)]
-    assert [told.partition(": ")[0] for told in closing(Board(made))] == [
+    assert [told.partition(": ")[0] for told in closing(Leaderboard(made))] == [
         "simclr on digits, membership", "simclr on digits, attributes of slant",
         "moco on digits, membership",
     ]  # fmt: skip
     many = [record("loud", target=f"t{i}") for i in range(6)]
-    assert closing(Board(many))[-1] == "2 more findings are on the board."
-    assert closing(Board([record(status="failed", reason="no")])) == []
+    assert closing(Leaderboard(many))[-1] == "2 more findings are on the board."
+    assert closing(Leaderboard([record(status="failed", reason="no")])) == []
 
 
 def test_a_lower_number_may_be_the_stronger_attack() -> None:
     made = [record("draw", game="reconstruction", value=0.01),
             record("draw", "ars", game="reconstruction", value=0.05, accuracy=0.8)]  # fmt: skip
-    [told] = closing(Board(made))
+    [told] = closing(Leaderboard(made))
     assert told == (
         "ars raises the MSE of draw by 0.040 on this seed and costs 10.0 points of accuracy; "
         "1 seed: draft, nothing is shown yet."
@@ -1344,7 +1364,7 @@ def test_methods_with_the_same_reason_share_a_line() -> None:
     def skipped(attack: str, reason: str, **more: Any) -> Record:
         return record(attack, status="skipped", reason=reason, **more)
 
-    told = troubles(Board([
+    told = troubles(Leaderboard([
         record(), skipped("shy", "shy needs WEIGHTS"), skipped("bold", "bold needs WEIGHTS"),
         skipped("bold", "bold needs WEIGHTS", seed=1), skipped("odd", "odd needs rows"),
         skipped("x", "talos needs a view", defense="none+talos"),

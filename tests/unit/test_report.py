@@ -21,7 +21,7 @@ from privbench.api.results import Results
 from privbench.boards import csv_table
 from privbench.boards import page as board
 from privbench.boards.answer import findings
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.html import evidence, page
 from privbench.boards.html.cells import cells
 from privbench.boards.html.curves import BARS, has_scores, histogram, roc
@@ -114,8 +114,8 @@ def plain(markdown: str) -> str:
 
 def test_the_matrix_is_the_boards() -> None:
     made = everything()
-    wanted = tables(board.page(Board(made), "t"))["digits, simclr, adaptive adversary"]
-    (got, *_) = Reader(report(Board(made), "t")).heats
+    wanted = tables(board.page(Leaderboard(made), "t"))["digits, simclr, adaptive adversary"]
+    (got, *_) = Reader(report(Leaderboard(made), "t")).heats
     assert got == [[plain(cell) for cell in row] for row in wanted]
     assert len(got) > 2
     assert any("±" in cell for row in got for cell in row)
@@ -127,9 +127,9 @@ def inside(text: str) -> bool:
 
 def test_all_numbers_of_the_csv_file_are_in_the_details() -> None:
     made = everything()
-    text = report(Board(made), "t")
+    text = report(Leaderboard(made), "t")
     details = text.split('id="all-details"')[1].split('id="methods"')[0]
-    for cell, row in csv_table.rows(Board(made)).items():
+    for cell, row in csv_table.rows(Leaderboard(made)).items():
         del cell
         for name, of in row.items():
             value, end = of, name.endswith((", low", ", high")) and not name.startswith("minus")
@@ -141,15 +141,17 @@ def test_all_numbers_of_the_csv_file_are_in_the_details() -> None:
                 assert f">{shown}<" in details, (name, value)
     seen = Reader(text)
     lines = next(rows for name, rows in seen.tables.items() if name.startswith("table"))
-    assert len(lines) == 1 + len(csv_table.rows(Board(made)))
+    assert len(lines) == 1 + len(csv_table.rows(Leaderboard(made)))
 
 
 def test_findings_controls_and_legends_are_the_boards() -> None:
     made = everything()
     text = (
-        re.sub("<[^>]*>", "", report(Board(made), "t")).replace("&#39;", "'").replace("&quot;", '"')
+        re.sub("<[^>]*>", "", report(Leaderboard(made), "t"))
+        .replace("&#39;", "'")
+        .replace("&quot;", '"')
     )
-    found = Board(made).foremost
+    found = Leaderboard(made).foremost
     assert findings(found)
     for line in findings(found):
         assert plain(line) in text
@@ -162,30 +164,30 @@ def test_findings_controls_and_legends_are_the_boards() -> None:
 def test_order_of_results_does_not_matter() -> None:
     made = everything()
     samples = with_samples(made)
-    want = report(Board(made), "t", samples=samples)
-    assert want == report(Board(made), "t", samples=samples)
+    want = report(Leaderboard(made), "t", samples=samples)
+    assert want == report(Leaderboard(made), "t", samples=samples)
     for seed in range(3):
         random.Random(seed).shuffle(made)
-        assert report(Board(made), "t", samples=samples) == want
+        assert report(Leaderboard(made), "t", samples=samples) == want
 
 
 def test_a_failure_is_told_with_its_traceback() -> None:
     made = [*seeds("loud", "none", [0.6, 0.7]), record("bad", status="failed", reason="Oops: x<y")]
     made[-1].traceback = "Traceback <here>\n  line 1\nOops: x<y"
-    text = report(Board(made), "t")
+    text = report(Leaderboard(made), "t")
     assert '<pre tabindex="0">Traceback &lt;here&gt;\n  line 1\nOops: x&lt;y</pre>' in text
     long = "x" * 9_000 + "the end"
     made[-1].traceback = long
-    text = report(Board(made), "t")
+    text = report(Leaderboard(made), "t")
     assert long not in text
     assert "xthe end</pre>" in text
 
 
 def test_one_seed_has_intervals_over_rows_and_several_over_seeds() -> None:
-    one = report(Board([record(value=0.7)]), "t")
+    one = report(Leaderboard([record(value=0.7)]), "t")
     assert "one seed, over its rows" in one
     assert ">AUC</th><td>0.7</td><td>0.65</td><td>0.75</td>" in one
-    three = report(Board(seeds("loud", "none", [0.6, 0.7, 0.8])), "t")
+    three = report(Leaderboard(seeds("loud", "none", [0.6, 0.7, 0.8])), "t")
     # Student's t of two degrees of freedom: 4.303 x .1 / sqrt(3)
     assert ">AUC</th><td>0.7</td><td>0.451586</td><td>0.948414</td>" in three
     assert "0.700 [0.650, 0.750]" in three  # the second seed alone
@@ -209,9 +211,9 @@ def test_numbers_of_cells_have_words_and_each_its_own() -> None:
         one.updates = {"encoder": 3}
         one.sizes |= {"public_rows": 3}
         one.claims = [{"epsilon": 2.0, "sampling_rate": 0.5}]
-    text = report(Board(made), "t")
+    text = report(Leaderboard(made), "t")
     names = [[row[0] for row in rows[1:]] for rows in details(text)]
-    raw = {name for row in csv_table.rows(Board(made)).values() for name in row} - {
+    raw = {name for row in csv_table.rows(Leaderboard(made)).values() for name in row} - {
         *csv_table.FIRST
     }
     same = {"accuracy", "precision", "recall"}
@@ -231,7 +233,7 @@ def test_numbers_of_cells_have_words_and_each_its_own() -> None:
 
 @pytest.mark.parametrize("board", ["digits-attacks", "digits-audit-gradients", "ars-adult"])
 def test_published_cells_have_words(board: str) -> None:
-    found = cells(Board(Results.read(f"leaderboards/results/{board}.jsonl")))
+    found = cells(Leaderboard(Results.read(f"leaderboards/results/{board}.jsonl")))
     ran = [cell for cell in found if any(one.status == "ok" for one in cell.records)]
     assert len(ran) > 3
     for cell in ran:
@@ -248,9 +250,11 @@ def test_intervals_of_shares_stay_within_0_and_1() -> None:
     for seed, of in enumerate(draws):
         of.metrics["psnr"] = number(15.0 + seed)  # no share
         of.utility["gap"] = seed - 0.5
-    text = report(Board([*made, one, *draws]), "t")
+    text = report(Leaderboard([*made, one, *draws]), "t")
     found = {(row[0], row[1]): row[2:] for rows in details(text) for row in rows[1:]}
-    assert csv_table.rows(Board(made)).popitem()[1]["auc, high"] == pytest.approx(1.44461, abs=1e-5)
+    assert csv_table.rows(Leaderboard(made)).popitem()[1]["auc, high"] == pytest.approx(
+        1.44461, abs=1e-5
+    )
     assert found["AUC", "0.796667"] == ["0.148724", "1"]
     assert found["AUC", "0.99"] == ["0.94", "1"]
     assert found["recall", "0.01"] == ["0", "0.06"]
@@ -265,20 +269,20 @@ def test_intervals_of_shares_stay_within_0_and_1() -> None:
 
 def test_a_table_in_which_nothing_stands_is_left_out() -> None:
     made = [record("a", status="skipped", reason="no"), record("b", status="skipped", reason="no")]
-    seen = Reader(report(Board(made), "t"))
+    seen = Reader(report(Leaderboard(made), "t"))
     assert seen.heats == []
-    assert "No attack ran." in report(Board(made), "t")
+    assert "No attack ran." in report(Leaderboard(made), "t")
     assert "<table" not in Results(made)._repr_html_()
-    heads = [rows[0] for rows in details(report(Board(made), "t"))]
+    heads = [rows[0] for rows in details(report(Leaderboard(made), "t"))]
     assert heads == [["seed", "number [over rows]", "code", "trial"]] * 2  # no empty columns
-    assert len(Reader(report(Board([*made, record("c")]), "t")).heats) == 1
+    assert len(Reader(report(Leaderboard([*made, record("c")]), "t")).heats) == 1
 
 
 def test_downloads_are_the_files(tmp_path: Path) -> None:
     made = everything()
-    links = re.findall(r'base64,([^"]*)" download="(.*?)\.gz"', report(Board(made), "t"))
+    links = re.findall(r'base64,([^"]*)" download="(.*?)\.gz"', report(Leaderboard(made), "t"))
     files = {name: gzip.decompress(base64.b64decode(packed)).decode() for packed, name in links}
-    assert files["results.csv"] == csv_table.table(Board(made))
+    assert files["results.csv"] == csv_table.table(Leaderboard(made))
     assert files["results.jsonl"] == dumped(made)
     path = tmp_path / "again.jsonl"
     path.write_text(files["results.jsonl"], encoding="utf-8")
@@ -288,12 +292,12 @@ def test_downloads_are_the_files(tmp_path: Path) -> None:
 def test_cards_say_what_methods_are(registry: Any) -> None:
     made = [record("lira", value=0.8), record("lira", "talos", value=0.7, version=7),
             record("own-attack")]  # fmt: skip
-    text = report(Board(made), "t", registry=registry)
+    text = report(Leaderboard(made), "t", registry=registry)
     (lira,) = (one for one in registry.all("attack") if one.name == "lira")
     assert lira.paper.title in text
     assert "Not installed here" in text
     assert f"The text is of version {lira.version}, which is installed here." in text
-    assert lira.paper.title not in report(Board(made), "t")
+    assert lira.paper.title not in report(Leaderboard(made), "t")
 
 
 # ---- matrix and cells ----------------------------------------------------------------------------
@@ -302,12 +306,12 @@ def test_cards_say_what_methods_are(registry: Any) -> None:
 def test_shades_by_hand() -> None:
     made = [record("a", "none", value=1.0), record("a", "half", value=0.75),
             record("a", "shut", value=0.4), record("a", "mid", value=0.55)]  # fmt: skip
-    (panel,) = Board(made).panels
+    (panel,) = Leaderboard(made).panels
     got = {str(head): boxes[0].shade for head, boxes in heat(panel, {}).rows}
     assert got == {"none": SHADES - 1, "half": SHADES // 2, "shut": 0, "mid": 1}
     errors = [record("r", d, value=v, game="reconstruction")
               for d, v in (("none", 0.01), ("good", 0.21), ("mid", 0.11))]  # fmt: skip
-    (panel,) = Board(errors).panels
+    (panel,) = Leaderboard(errors).panels
     shown = heat(panel, {})
     got = {str(head): boxes[0].shade for head, boxes in shown.rows}
     assert (got["none"], got["good"]) == (SHADES - 1, 0)  # a lower error is more leak
@@ -317,25 +321,27 @@ def test_shades_by_hand() -> None:
 
 def test_equal_numbers_have_no_shade() -> None:
     made = [record("r", d, value=0.1, game="reconstruction") for d in ("none", "x")]
-    (panel,) = Board(made).panels
+    (panel,) = Leaderboard(made).panels
     shown = heat(panel, {})
     assert shown.scale == ""
     assert {boxes[0].shade for _, boxes in shown.rows} == {None}
-    assert ">0.100<" in dict(figures(Board(made), "svg"))["matrix-1-reconstruction.svg"].decode()
+    assert (
+        ">0.100<" in dict(figures(Leaderboard(made), "svg"))["matrix-1-reconstruction.svg"].decode()
+    )
 
 
 def test_more_attacks_than_defenses_are_rows() -> None:
     made = [record(f"a{i}", value=0.5 + i / 20) for i in range(9)]
     made += [record("a1", "mask", value=0.51)]
-    (panel,) = Board(made).panels
+    (panel,) = Leaderboard(made).panels
     shown = heat(panel, {})
     assert shown.corner == "attack"
     assert [str(one) for one in shown.heads] == ["none", "mask"]
     assert len(shown.rows) == 10  # and the accuracy
     (wanted,) = (
-        rows for name, rows in tables(board.page(Board(made), "t")).items() if name[0] == "d"
+        rows for name, rows in tables(board.page(Leaderboard(made), "t")).items() if name[0] == "d"
     )
-    (got,) = Reader(report(Board(made), "t")).heats
+    (got,) = Reader(report(Leaderboard(made), "t")).heats
     assert [row[1:] for row in got] == [[plain(c) for c in row[1:]] for row in wanted]
     assert got[1][0].startswith("a8 (AUC)")  # the strongest is first
 
@@ -344,7 +350,7 @@ def test_links_lead_to_details_and_ids_are_unique(monkeypatch: pytest.MonkeyPatc
     for most in (1_000, 2):
         monkeypatch.setattr(page, "MOST_DETAILS", most)
         made = everything()
-        text = report(Board(made), "t", samples=with_samples(made))
+        text = report(Leaderboard(made), "t", samples=with_samples(made))
         seen = Reader(text)
         ids = [value for name, value in seen.attributes if name == "id"]
         assert len({*ids}) == len(ids)
@@ -352,7 +358,7 @@ def test_links_lead_to_details_and_ids_are_unique(monkeypatch: pytest.MonkeyPatc
                  if name == "href" and v.startswith("#")}  # fmt: skip
         assert links <= {*ids}
         cells = [one for one in ids if re.fullmatch(r"cell-\d+", one)]
-        assert len(cells) == min(most, len(csv_table.rows(Board(made))))
+        assert len(cells) == min(most, len(csv_table.rows(Leaderboard(made))))
         assert ("all others are in the table" in text) == (most == 2)
 
 
@@ -406,10 +412,10 @@ def test_posteriors_are_drawn_as_logits() -> None:
 def test_the_figure_says_whether_it_shows_logits() -> None:
     made = [record()]
     with_samples(made)
-    plain_ = report(Board(made), "t", samples=lambda _: scored())
+    plain_ = report(Leaderboard(made), "t", samples=lambda _: scored())
     columns = scored()
     columns["victim.scores"] = 1 / (1 + np.exp(-columns["victim.scores"]))
-    logits = report(Board(made), "t", samples=lambda _: columns)
+    logits = report(Leaderboard(made), "t", samples=lambda _: columns)
     assert "logit of the score</text>" in logits
     assert "as logits, log(s / (1 - s)), because all lie between 0 and 1" in logits
     assert "logit" not in plain_.split('id="all-details"')[1].split('id="methods"')[0]
@@ -444,15 +450,15 @@ def test_paths_by_hand() -> None:
 
 def test_pictures_are_drawn_where_there_are_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     made = everything()
-    assert 'class="curve"' not in report(Board(made), "t")
+    assert 'class="curve"' not in report(Leaderboard(made), "t")
     samples = with_samples(made)
-    text = report(Board(made), "t", samples=samples)
+    text = report(Leaderboard(made), "t", samples=samples)
     cells = {one.cell.title for one in made if one.samples is not None}
     assert text.count('class="curve"') == len(cells) > 2
     assert text.count(">Most exposed rows<") == len(cells)
     assert "<b>exposure</b>" in text.replace("strong>", "b>")
     monkeypatch.setattr(evidence, "MOST_DRAWN", 1)
-    text = report(Board(made), "t", samples=samples)
+    text = report(Leaderboard(made), "t", samples=samples)
     assert text.count('class="curve"') == 1
     assert f"single rows of {len(cells) - 1} more cells are left out" in text
 
@@ -494,9 +500,9 @@ MORE = [*HOSTILE, "</style><b>", "'-x-'", "</title><b>", "{{ 7 * 7 }}", "]]><b>"
                          ids=ascii)  # fmt: skip
 def test_hostile_text_is_text(text: str) -> None:
     made = hostile(text)
-    got = report(Board(made), f"T {text}", again=[f"s{text}"], samples=with_samples(made))
+    got = report(Leaderboard(made), f"T {text}", again=[f"s{text}"], samples=with_samples(made))
     tame = hostile("tame")
-    want = report(Board(tame), "T tame", again=["stame"], samples=with_samples(tame))
+    want = report(Leaderboard(tame), "T tame", again=["stame"], samples=with_samples(tame))
     seen, plain_ = Reader(got), Reader(want)
     assert not {*got} & {*ACTIVE} - {"\n"}
     assert seen.tags == plain_.tags
@@ -509,7 +515,7 @@ def test_hostile_text_is_text(text: str) -> None:
 
 
 def test_the_policy_allows_only_the_own_style_and_script() -> None:
-    text = report(Board(everything()), "t")
+    text = report(Leaderboard(everything()), "t")
     policy = re.findall('Content-Security-Policy" content="(.*?)"', text)[0].replace("&#39;", "'")
     assert policy.startswith("default-src 'none'; ")
     for tag in ("style", "script"):
@@ -571,11 +577,11 @@ def test_figures_have_the_same_bytes_whatever_the_order() -> None:
     made = everything()
     samples = with_samples(made)
     for form in ("svg", "png"):
-        want = dict(figures(Board(made), form, samples=samples))
+        want = dict(figures(Leaderboard(made), form, samples=samples))
         shuffled = random.Random(1).sample(made, len(made))
-        assert dict(figures(Board(shuffled), form, samples=samples)) == want
+        assert dict(figures(Leaderboard(shuffled), form, samples=samples)) == want
         assert len(want) == 5
-    matrix = dict(figures(Board(made), "svg"))["matrix-1-membership.svg"].decode()
+    matrix = dict(figures(Leaderboard(made), "svg"))["matrix-1-membership.svg"].decode()
     assert {"0.700", "loud", "talos"} <= {*re.findall(">([^<>]*)</text>", matrix)}
 
 
@@ -594,14 +600,14 @@ def test_texts_of_cards_flow_and_lists_keep_their_lines() -> None:
 def test_cells_with_a_number_come_first() -> None:
     made = [record("a", status="skipped", reason="no"), record("b", status="failed", reason="no"),
             record("c")]  # fmt: skip
-    lines = next(rows for name, rows in Reader(report(Board(made), "t")).tables.items()
+    lines = next(rows for name, rows in Reader(report(Leaderboard(made), "t")).tables.items()
                  if name.startswith("table"))  # fmt: skip
     assert [row[0] for row in lines[1:]] == ["c", "b", "a"]
 
 
 def test_roc_figures_show_the_strongest_attacks() -> None:
     made = [record(f"a{i}", value=0.5 + i / 20) for i in range(9)]
-    drawn = dict(figures(Board(made), "svg", samples=with_samples(made)))[
+    drawn = dict(figures(Leaderboard(made), "svg", samples=with_samples(made)))[
         "roc-1-membership.svg"
     ].decode()
     names = [text for text in re.findall(">([^<>]*)</text>", drawn) if text.startswith("a")]

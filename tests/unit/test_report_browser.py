@@ -14,7 +14,7 @@ from tests.unit.test_pages import everything, record
 from tests.unit.test_report import with_samples
 
 from privbench.boards import csv_table
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.front import front
 from privbench.boards.html.page import report
 
@@ -56,7 +56,7 @@ def browser() -> Iterator[Any]:
 def text() -> str:
     """The report."""
     made = results()
-    return report(Board(made), "Report", samples=with_samples(made))
+    return report(Leaderboard(made), "Report", samples=with_samples(made))
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_sorting(opened: Any) -> None:
 
 def test_filtering(opened: Any) -> None:
     page = opened()
-    everything_ = len(csv_table.rows(Board(results())))
+    everything_ = len(csv_table.rows(Leaderboard(results())))
     assert len(column(page, "attack")) == everything_
     options = page.locator("#filters").get_by_label("defense").locator("option").all_inner_texts()
     assert options == ["all", "broken", "none", "planted", "talos"]
@@ -197,7 +197,7 @@ def test_downloads(opened: Any) -> None:
         page.get_by_role("link", name="results.csv").click()
     assert found.value.suggested_filename == "results.csv"
     with open(found.value.path(), encoding="utf-8", newline="") as file:  # noqa: PTH123
-        assert file.read() == csv_table.table(Board(results()))
+        assert file.read() == csv_table.table(Leaderboard(results()))
 
 
 @pytest.mark.parametrize(("scheme", "page", "text"), [
@@ -208,7 +208,9 @@ def test_the_front_is_drawn_by_day_and_by_night(
     browser: Any, scheme: Any, page: Any, text: Any, *, inline: bool
 ) -> None:
     """Names and numbers have the colour of the scheme; grid, chance and axes are there, too."""
-    svg = front(Board([record(defense=d, value=v) for d, v in (("none", 0.8), ("x", 0.7))]).panels)
+    svg = front(
+        Leaderboard([record(defense=d, value=v) for d, v in (("none", 0.8), ("x", 0.7))]).panels
+    )
     packed = base64.b64encode(svg.encode()).decode()
     shown = svg if inline else f'<img src="data:image/svg+xml;base64,{packed}">'
     context = browser.new_context(color_scheme=scheme, device_scale_factor=3)

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from privbench.api.console import tables
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.rows import cells, headings, summary
-from privbench.ground.columns import Board as GameBoard
-from privbench.ground.columns import Column
+from privbench.ground.columns import Board, Column
 from privbench.ground.errors import BadInputError, PluginError
 from privbench.measure.games import audit
 from privbench.measure.games.catalog import GAMES
@@ -106,8 +105,8 @@ def test_intervals_are_cut_at_the_bounds_of_the_metric() -> None:
 
 
 def test_utility_cost_and_counts() -> None:
-    rows = cells("membership", Board([record(seed=seed) for seed in range(3)]))
-    got = dict(zip(headings("membership", Board(everything())), rows[0], strict=True))
+    rows = cells("membership", Leaderboard([record(seed=seed) for seed in range(3)]))
+    got = dict(zip(headings("membership", Leaderboard(everything())), rows[0], strict=True))
     half = 4.302652729911275 * 0.01 / math.sqrt(3)  # t quantile for 2 degrees of freedom
     want = f"0.910 [{0.91 - half:.3f}, {0.91 + half:.3f}]"
     assert (got["seeds"], got["test accuracy"]) == ("3 (draft)", want)
@@ -118,7 +117,7 @@ def test_utility_cost_and_counts() -> None:
 
 def test_columns_of_canaries_are_left_out_where_there_are_none() -> None:
     def told(made: Record) -> list[str]:
-        return [head for head in headings("membership", Board([made])) if "canaries" in head]
+        return [head for head in headings("membership", Leaderboard([made])) if "canaries" in head]
 
     assert told(record()) == []
     made = record()
@@ -132,7 +131,7 @@ def test_columns_of_canaries_are_left_out_where_there_are_none() -> None:
 
 def test_what_is_guessed_stands_behind_the_attack() -> None:
     def attack(game: str) -> str:
-        board = Board([record(game=game, sensitive=("slant", "weight"))])
+        board = Leaderboard([record(game=game, sensitive=("slant", "weight"))])
         (row,) = cells(game, board)
         return row[headings(game, board).index("attack")]
 
@@ -148,8 +147,8 @@ def test_what_is_guessed_stands_behind_the_attack() -> None:
     ],
 )
 def test_cells_that_read_the_same_are_no_seeds_of_each_other(other: dict[str, Any]) -> None:
-    rows = cells("membership", Board([record(protocol="custom"), record(**other)]))
-    at = headings("membership", Board(everything())).index("seeds")
+    rows = cells("membership", Leaderboard([record(protocol="custom"), record(**other)]))
+    at = headings("membership", Leaderboard(everything())).index("seeds")
     assert [row[at] for row in rows] == ["1 (draft, no interval)"] * 2
     assert rows[0][0] != rows[1][0]
     assert "digits (custom) (" in rows[0][0]
@@ -191,11 +190,11 @@ def test_digest_forgets_cost_and_provenance() -> None:
 
 def test_every_game_has_headings() -> None:
     for game in GAMES:
-        names = headings(game, Board([record(game=game)]))
+        names = headings(game, Leaderboard([record(game=game)]))
         assert len(set(names)) == len(names)
 
 
-OWN = GameBoard(
+OWN = Board(
     (
         Column("error | x", "metrics", "error", high=None),
         Column("guess", "baselines.guess", "error", high=None),
@@ -227,15 +226,15 @@ def test_a_game_of_a_taken_name_is_refused() -> None:
 
 def test_columns_of_two_versions_of_a_game_stand_side_by_side() -> None:
     old, new = own("a", "none", [3.0])[0], own("b", "none", [4.0])[0]
-    new.board = GameBoard((*OWN.columns[:2], Column("more", "metrics", "more")), place=1)
+    new.board = Board((*OWN.columns[:2], Column("more", "metrics", "more")), place=1)
     new.metrics["more"] = Number(value=0.5)
     for made in ([old, new], [new, old]):
-        assert headings("own", Board(made))[7:10] == ["error | x", "guess", "more"]
+        assert headings("own", Leaderboard(made))[7:10] == ["error | x", "guess", "more"]
 
 
 def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -> None:
     plain = record(defense="none")
-    assert "claimed ε" not in headings("membership", Board([plain]))
+    assert "claimed ε" not in headings("membership", Leaderboard([plain]))
     claims = []
     for seed, found in enumerate((1.5, 0.5)):
         made = record(defense="dp-sgd", seed=seed)
@@ -245,16 +244,17 @@ def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -
             "audit_ceiling": Number(value=3.5, low=3.5, high=3.5),
         }
         claims.append(made)
-    names = headings("membership", Board([plain, *claims]))
+    names = headings("membership", Leaderboard([plain, *claims]))
     rows = [
-        dict(zip(names, row, strict=True)) for row in cells("membership", Board([plain, *claims]))
+        dict(zip(names, row, strict=True))
+        for row in cells("membership", Leaderboard([plain, *claims]))
     ]
     assert [row["claimed ε"] for row in rows] == ["–", "8.000"]
     # bounds hold one by one; their mean is a bound of nothing
     assert rows[1]["audited ε"] == "0.500"
     assert rows[1]["audit's ceiling"] == "3.500"
     claims[0].metrics["audited_epsilon"] = Number(refused="another adjacency")
-    assert "refused" in cells("membership", Board(claims))[0]
+    assert "refused" in cells("membership", Leaderboard(claims))[0]
 
 
 def test_the_guesses_of_all_seeds_count_together() -> None:
@@ -268,7 +268,11 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
         alone = audit.assessed(one.claims, [audit.counted(counts)])
         one.metrics |= {name: Number.of(metric) for name, metric in alone.items()}
     row = dict(
-        zip(headings("membership", Board(made)), cells("membership", Board(made))[0], strict=True)
+        zip(
+            headings("membership", Leaderboard(made)),
+            cells("membership", Leaderboard(made))[0],
+            strict=True,
+        )
     )
     assert row["claimed ε"] == "2.100"
     found = audit.bound(audit.Guesses(600, 150, 135), 1e-5)
@@ -281,7 +285,11 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
     for one in made:
         one.claims = [{"epsilon": 8.0, "delta": 1e-5, "phase": "encoder", "guarantee": True}]
     row = dict(
-        zip(headings("membership", Board(made)), cells("membership", Board(made))[0], strict=True)
+        zip(
+            headings("membership", Leaderboard(made)),
+            cells("membership", Leaderboard(made))[0],
+            strict=True,
+        )
     )
     assert row["audited ε"] == f"{found:.3f}, not testable (ceiling below claim)"
 
@@ -299,8 +307,8 @@ def test_a_claim_of_a_refused_audit_is_the_largest_and_names_what_it_covers(
             one.metrics["audited_epsilon"] = Number(refused="members also train the encoder")
         row = dict(
             zip(
-                headings("membership", Board(made)),
-                cells("membership", Board(made))[0],
+                headings("membership", Leaderboard(made)),
+                cells("membership", Leaderboard(made))[0],
                 strict=True,
             )
         )
@@ -316,19 +324,20 @@ def test_a_claim_of_a_refused_audit_is_the_largest_and_names_what_it_covers(
 
 def test_canaries_have_columns_where_there_are_some() -> None:
     plain, planted = record(), record("lira", protocol="canaries")
-    assert "canaries' AUC" not in headings("membership", Board([plain]))
+    assert "canaries' AUC" not in headings("membership", Leaderboard([plain]))
     planted.metrics["loo_auc"] = Number(value=0.9, low=0.8, high=0.95)
     planted.metrics["loo_tpr_at_fpr_0.001"] = Number(refused="120 are too few")
-    names = headings("membership", Board([plain, planted]))
+    names = headings("membership", Leaderboard([plain, planted]))
     rows = [
-        dict(zip(names, row, strict=True)) for row in cells("membership", Board([plain, planted]))
+        dict(zip(names, row, strict=True))
+        for row in cells("membership", Leaderboard([plain, planted]))
     ]
     assert {row["canaries' AUC"] for row in rows} == {"–", "0.900"}
     assert {row["canaries' TPR at 0.1 % FPR"] for row in rows} == {"–", "refused"}
     assert "canaries' TPR at 1 % FPR" not in names
     planted.metrics["loo_tpr_at_fpr_0.01"] = Number(value=0.3, low=0.2, high=0.4)
-    names = headings("membership", Board([planted]))
-    (row,) = cells("membership", Board([planted]))
+    names = headings("membership", Leaderboard([planted]))
+    (row,) = cells("membership", Leaderboard([planted]))
     assert row[names.index("canaries' TPR at 1 % FPR")] == "0.300"
 
 
@@ -339,7 +348,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers() -> None:
 
     def shown(width: int) -> str:
         console = Console(width=width, record=True, file=io.StringIO())
-        for table in tables(Board(records), width):
+        for table in tables(Leaderboard(records), width):
             console.print(table)
         return console.export_text()
 

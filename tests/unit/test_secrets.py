@@ -24,7 +24,7 @@ from tests.unit.test_own_model import (
 )
 
 from privbench.api.console import summarise
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.cli.main import main
 from privbench.ground.tokens import redacted, token_in
 from privbench.results.files import read_all
@@ -153,7 +153,7 @@ def test_a_token_is_not_published(
 
 def test_a_run_writes_no_board_with_a_token(leaky: Path, tmp_path: Path) -> None:
     console, out = Console(file=StringIO(), width=200), tmp_path / "run"
-    problem = summarise(console, Board(read_all([leaky])), out, "own", trained=0)
+    problem = summarise(console, Leaderboard(read_all([leaky])), out, "own", trained=0)
     assert "notes.source holds what looks like a token or password" in problem
     assert not out.exists()
 

@@ -9,7 +9,7 @@ import torch
 from tests.unit.test_suites import SUITES
 
 from privbench import Examples, Release
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.verdicts import idle_encoder
 from privbench.grid.plan import plan
 from privbench.grid.suite import read_suite
@@ -200,7 +200,7 @@ def test_records_hold_both_probes_and_the_flag(registry: Any, tmp_path: Path) ->
         assert found["probe_accuracy"] == found["untrained_accuracy"] > 0.5
         assert found["probe_wins"] == found["probe_losses"] == 0
         assert record.flags == []
-    doubts = Board(records).doubtful
+    doubts = Leaderboard(records).doubtful
     assert all("not shown to tell more than an untrained" in why for why in doubts.values())
     assert set(doubts) == {record.cell.model_dump_json() for record in records[:2]}
     probes = list((tmp_path / "probe").glob("??/*"))

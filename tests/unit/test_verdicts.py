@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from privbench.boards import verdicts
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.checks import refuse_unfit
 from privbench.boards.rows import cells, headings
 from privbench.measure.games.catalog import GAMES
@@ -53,8 +53,8 @@ def result(
 
 
 def shown(records: list[Record], board: list[Record] | None = None) -> list[dict[str, str]]:
-    names = headings("membership", Board(board or records))
-    rows = cells("membership", Board(board or records))
+    names = headings("membership", Leaderboard(board or records))
+    rows = cells("membership", Leaderboard(board or records))
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
@@ -82,10 +82,10 @@ def test_differences_to_none_are_paired_by_seed_and_corrected() -> None:
 def test_many_comparisons_need_more_evidence() -> None:
     base = seeds("loud", "none", [0.70, 0.80, 0.75])
     weak = seeds("loud", "weak", [0.67, 0.78, 0.72])  # p = .015
-    alone = Board([*base, *weak]).certain
+    alone = Leaderboard([*base, *weak]).certain
     assert len(alone) == 1
     others = [r for i in range(9) for r in seeds("loud", f"d{i}", [0.70, 0.79, 0.76])]
-    among = Board([*base, *weak, *others]).certain
+    among = Leaderboard([*base, *weak, *others]).certain
     assert not among
 
 
@@ -99,10 +99,10 @@ def test_one_seed_shows_a_difference_without_an_interval() -> None:
 
 def test_a_naive_adversary_is_compared_with_the_adaptive_one_on_none() -> None:
     records = [result(auc=0.8), result(defense="calm", auc=0.6, adversary="naive")]
-    (difference,) = Board(records).minus_none.values()
+    (difference,) = Leaderboard(records).minus_none.values()
     assert difference.mean == pytest.approx(-0.2)
     records.append(result(auc=0.7, adversary="naive"))
-    (difference,) = Board(records).minus_none.values()
+    (difference,) = Leaderboard(records).minus_none.values()
     assert difference.mean == pytest.approx(-0.1)
 
 
@@ -110,7 +110,7 @@ def test_another_protocol_or_attack_is_no_counterpart() -> None:
     calm = result(defense="calm")
     other = calm.cell.model_copy(update={"protocol": {"name": "talos"}})
     records = [result(), result("shy"), calm.model_copy(update={"cell": other})]
-    assert Board(records).minus_none == {}
+    assert Leaderboard(records).minus_none == {}
 
 
 # ---- doubts --------------------------------------------------------------------------------------
@@ -124,15 +124,15 @@ def test_a_null_that_is_not_one_half_is_marked() -> None:
         for defense in ("none", "calm")
         for attack, auc, null in (("told", 0.95, 0.65), ("loud", 0.7, 0.51), ("shy", 0.6, 0.5))
     ]
-    assert len(Board(told).doubtful) == 2
+    assert len(Leaderboard(told).doubtful) == 2
     assert [row["attack"] for row in shown(told)] == ["loud"] * 2 + ["shy"] * 2 + ["told ‡"] * 2
 
 
 def test_a_null_is_judged_among_all_cells() -> None:
     odd = [result("odd", null=0.5 + 2.3 * 0.0323)]  # p = .02
-    assert len(Board(odd).doubtful) == 1
+    assert len(Leaderboard(odd).doubtful) == 1
     crowd = [result(f"a{i}") for i in range(5)]
-    assert Board([*odd, *crowd]).doubtful == {}
+    assert Leaderboard([*odd, *crowd]).doubtful == {}
 
 
 # ---- positive controls ---------------------------------------------------------------------------
@@ -144,14 +144,14 @@ def test_planted_leaks_are_one_line_and_never_ranked() -> None:
         result("loud", "planted-leak", auc=0.99),
         result("deaf", "planted-leak", auc=0.52),
     )
-    (line,) = verdicts.control_lines(Board([*grid, found, missed]))
+    (line,) = verdicts.control_lines(Leaderboard([*grid, found, missed]))
     victim = "digits, simclr, adaptive adversary, membership"
     assert line == f"{victim}: found by loud (0.990); NOT found by deaf (0.520)"
     assert {row["attack"] for row in shown(grid, [*grid, found, missed])} == {"loud", "deaf ¶"}
-    assert verdicts.control_lines(Board(grid)) == []
+    assert verdicts.control_lines(Leaderboard(grid)) == []
     from privbench.api.console import tables
 
-    (table,) = tables(Board([*grid, found, missed]))
+    (table,) = tables(Leaderboard([*grid, found, missed]))
     assert table.row_count == 3  # two attacks and the accuracy; two defenses are columns
 
 
@@ -266,17 +266,17 @@ def test_a_naive_attack_is_as_blind_as_the_adaptive_one_that_missed_the_leak() -
     control = result("deaf", "planted-leak", auc=0.52)
     naive = [result("deaf", adversary="naive"), result("loud", adversary="naive")]
     sure = result("loud", "planted-leak", auc=0.99)
-    told = Board([control, sure, *naive])
+    told = Leaderboard([control, sure, *naive])
     assert [told.mark(one) for one in naive] == ["¶", ""]
     found = result("deaf", "planted-leak", auc=0.99, adversary="naive")
-    assert Board([control, found, *naive]).mark(naive[0]) == ""  # its own control counts
+    assert Leaderboard([control, found, *naive]).mark(naive[0]) == ""  # its own control counts
     white = result("deaf", adversary="white-box")
-    assert Board([control, white]).mark(white) == ""
+    assert Leaderboard([control, white]).mark(white) == ""
 
 
 def test_a_naive_adversary_has_a_counterpart_with_the_same_data() -> None:
     bare = seeds("loud", "none", [0.8, 0.7], adversary="adaptive, pool stl10")
     naive = seeds("loud", "talos", [0.6, 0.6], adversary="naive, pool stl10")
-    (found,) = Board([*bare, *naive]).minus_none.values()
+    (found,) = Leaderboard([*bare, *naive]).minus_none.values()
     assert found.mean == pytest.approx(-0.15)
-    assert not Board([*seeds("loud", "none", [0.8, 0.7]), *naive]).minus_none
+    assert not Leaderboard([*seeds("loud", "none", [0.8, 0.7]), *naive]).minus_none

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.results.record import Record
 
 #: Columns of every game that a terminal never shows.
@@ -208,7 +208,7 @@ def _duration(seconds: float) -> str:
 
 
 def summarise(
-    console: Console, board: Board, out: Path, title: str, *, trained: int, part: str = ""
+    console: Console, board: Leaderboard, out: Path, title: str, *, trained: int, part: str = ""
 ) -> str:
     """Write the board of a run, and print its tables and how it went.
 
@@ -245,7 +245,9 @@ def summarise(
     return problem
 
 
-def _summarise_part(console: Console, board: Board, out: Path, part: str, trained: int) -> str:
+def _summarise_part(
+    console: Console, board: Leaderboard, out: Path, part: str, trained: int
+) -> str:
     problem = ""
     try:
         tradeoffs.store_bound(board.bound, out)
@@ -256,7 +258,7 @@ def _summarise_part(console: Console, board: Board, out: Path, part: str, traine
     return problem
 
 
-def _tell(console: Console, board: Board, out: Path, trained: int, where: str) -> None:
+def _tell(console: Console, board: Leaderboard, out: Path, trained: int, where: str) -> None:
     records = board.records
     failed = sum(record.status == "failed" for record in records)
     console.print(
@@ -266,7 +268,7 @@ def _tell(console: Console, board: Board, out: Path, trained: int, where: str) -
     )
 
 
-def show_finished(board: Board, out: Path, title: str, console: Console, part: str) -> str:
+def show_finished(board: Leaderboard, out: Path, title: str, console: Console, part: str) -> str:
     """Show a grid whose results are all there; the arguments are those of ``summarise``."""
     with Watcher(console, len(board.records)) as watcher:
         for record in board.records:
@@ -274,7 +276,7 @@ def show_finished(board: Board, out: Path, title: str, console: Console, part: s
     return summarise(console, board, out, title, trained=0, part=part)
 
 
-def tables(board: Board, width: int = 100) -> list[Table]:
+def tables(board: Leaderboard, width: int = 100) -> list[Table]:
     """The board's main columns as tables for a terminal; the markdown board has all of them.
 
     Several attacks on several defenses are a matrix, everything else has a row for each cell.

@@ -16,7 +16,7 @@ from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.boards.panel import Aim, AttackColumn, DefenseRow, Panel
     from privbench.measure.games.metrics import Estimate
 
@@ -25,7 +25,7 @@ _HEAD = 13  # characters after which a heading is broken
 _BETWEEN = 2  # characters between columns
 
 
-def games(board: Board) -> set[str]:
+def games(board: Leaderboard) -> set[str]:
     """Games that several attacks play against several defenses: a matrix shows them best.
 
     Not where cells differ in something that no matrix shows, such as the preset.
@@ -43,7 +43,7 @@ def games(board: Board) -> set[str]:
     return wide - mixed
 
 
-def matrices(board: Board, shown: set[str], width: int) -> list[Table]:
+def matrices(board: Leaderboard, shown: set[str], width: int) -> list[Table]:
     """Return the matrices of some games, several where columns do not fit.
 
     Args:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privbench.boards import game_columns
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.csv_table import table
 from privbench.boards.front import front
 from privbench.boards.html.notebook import notebook
@@ -71,10 +71,10 @@ class Results(list[Record]):
         return results
 
     @property
-    def _board(self) -> Board:
+    def _board(self) -> Leaderboard:
         """What the results say, as pages and figures show it; the list may change afterwards."""
         known = _judging() if self.judging is None else self.judging
-        return Board(self, self.match_utility, known)
+        return Leaderboard(self, self.match_utility, known)
 
     def __repr__(self) -> str:
         """A line for each trial, at most 30 of them, so that it fits a screen.

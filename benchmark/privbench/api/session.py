@@ -13,7 +13,7 @@ from privbench.api import options as run_options
 from privbench.api.arguments import named_as_arguments
 from privbench.api.console import PLAIN, Watcher, summarise, terminal_console
 from privbench.api.results import Results
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.grid import run as grid
 from privbench.grid.apart import PlannedApart, is_planned_apart
 from privbench.grid.executors import Serial
@@ -175,7 +175,7 @@ class Session:
         self.reads_given_files = bool(planned.ask("reads_given_files"))
         self.judging: dict[str, list[Wanted]] = planned.ask("judging")
         self.records: list[Record] = []
-        self.board = Board([])  # of the records, once there are some
+        self.board = Leaderboard([])  # of the records, once there are some
         self.problem = ""
         self.counts_models = False
 
@@ -204,7 +204,7 @@ class Session:
             BadInputError: if results cannot be written; this is checked before training.
         """
         trained = self.execute()
-        self.board = Board(self.records, self.match_utility, self.judging)
+        self.board = Leaderboard(self.records, self.match_utility, self.judging)
         self.problem = summarise(
             self.console, self.board, self.out, self.name, trained=trained, part=self.part
         )

@@ -12,7 +12,7 @@ from privbench.results.audits import Bound
 from privbench.results.one_file import rounded
 
 if TYPE_CHECKING:
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.boards.csv_table import Value
 
 #: Version of the document; it changes when a key does.
@@ -21,7 +21,7 @@ FORMAT = 1
 _WHOLE = 1e6
 
 
-def document(board: Board) -> str:
+def document(board: Leaderboard) -> str:
     """Return the JSON document; equal results give identical bytes.
 
     Its keys are ``format``; ``trials``, ``failed``, ``skipped`` (numbers of results); ``found``,

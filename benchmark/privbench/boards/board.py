@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from privbench.results.statistics import Difference
 
 
-class Board:
+class Leaderboard:
     """All results of a board; how a game is shown is ``ground.columns.Board``.
 
     Attributes:

@@ -18,7 +18,7 @@ from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.boards.panel import Aim, DefenseRow, Panel
     from privbench.results.statistics import Difference
 
@@ -30,7 +30,7 @@ _ROOM = 320
 _NAMED = 3
 
 
-def closing(board: Board) -> list[str]:
+def closing(board: Leaderboard) -> list[str]:
     """Return a sentence or two for each target and question, as plain text.
 
     With defenses it is about the one that lowers the strongest attack the most, of those that do

@@ -15,7 +15,7 @@ from privbench.results.record import Cost
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.results.record import Record
     from privbench.results.seeds import Seeds, Series
 
@@ -25,7 +25,7 @@ Value = str | float | Bound | None
 DIGITS = 6
 
 
-def table(board: Board) -> str:
+def table(board: Leaderboard) -> str:
     """Return the csv file; equal results give identical bytes.
 
     A metric has three columns: its mean over seeds and the ends of Student's 95 % interval, which
@@ -61,7 +61,7 @@ def text(value: Value) -> str:
     return value.text if isinstance(value, Bound) else value or ""
 
 
-def rows(board: Board) -> dict[str, dict[str, Value]]:
+def rows(board: Leaderboard) -> dict[str, dict[str, Value]]:
     """Return cell -> its line of the table: heading -> value, ``FIRST`` and then the numbers."""
     cells = sorted(board.cells.items(), key=lambda item: (*_place(item[1].first), item[0]))
     return {
@@ -85,7 +85,7 @@ def _place(record: Record) -> tuple[str, ...]:
     return *first, "" if cell.defense == "none" else cell.defense
 
 
-def _named(board: Board, cell: str, of: Seeds) -> dict[str, Value]:
+def _named(board: Leaderboard, cell: str, of: Seeds) -> dict[str, Value]:
     first, ran = of.first, of.first.cell
     mark, doubt = board.mark(first), board.doubtful.get(cell, "")
     return {
@@ -103,7 +103,7 @@ def _named(board: Board, cell: str, of: Seeds) -> dict[str, Value]:
     }  # fmt: skip
 
 
-def _compared(board: Board, cell: str, of: Seeds) -> dict[str, Value]:
+def _compared(board: Leaderboard, cell: str, of: Seeds) -> dict[str, Value]:
     """The differences to no defense and to the null victim."""
     row: dict[str, Value] = {}
     if (difference := board.minus_none.get(cell)) is not None:

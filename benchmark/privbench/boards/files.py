@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
 
 
 def write_board(
     target: Path,
-    board: Board,
+    board: Leaderboard,
     title: str,
     *,
     again: Sequence[str] = (),

@@ -19,7 +19,7 @@ from privbench.results.statistics import FEWEST_SEEDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.boards.panel import DefenseRow, Panel
     from privbench.boards.verdicts import Range
     from privbench.results.record import Record
@@ -33,13 +33,13 @@ FEWEST = 100
 LONG = 400
 
 
-def code(board: Board) -> list[str]:
+def code(board: Leaderboard) -> list[str]:
     """Which code made the results; warnings are bold."""
     lines = verdicts.code_lines(board.records)
     return [f"**{markdown(x)}**" if x.startswith("WARNING") else markdown(x) for x in lines]
 
 
-def probes(board: Board) -> str:
+def probes(board: Leaderboard) -> str:
     """What a linear probe reads without a defense, beside untrained encoders; "" for nothing."""
     told = [
         f"{victim} {trained:.3f} (untrained {untrained:.3f})"
@@ -112,7 +112,7 @@ _NO_POINT = {
 }
 
 
-def controls(board: Board) -> list[str]:
+def controls(board: Leaderboard) -> list[str]:
     """One paragraph: what attacks find where there is nothing, and where a leak was planted."""
     told = [f"{heading} on null victims {_range(of)}" for heading, of in board.nulls]
     told += [
@@ -166,7 +166,7 @@ def _error(over: Seeds) -> float | None:
     return math.sqrt(math.fsum(of.values())) / len(of) if of else None
 
 
-def _smallest(board: Board) -> list[str]:
+def _smallest(board: Leaderboard) -> list[str]:
     spots = [spot for panel in board.foremost for spot in panel.rows[0].spots.values()]
     found = {one for spot in spots if (one := smallest_leak(spot.over))}
     if not found:
@@ -176,7 +176,7 @@ def _smallest(board: Board) -> list[str]:
     return [f"{told} {' to '.join(ends)}"]
 
 
-def _planted(board: Board) -> list[str]:
+def _planted(board: Leaderboard) -> list[str]:
     """How many planted leaks were found, and who missed one."""
     cells = [(verdicts.finds(of.ok), of.first) for of in board.planted]
     judged = [one for one in cells if one[0] is not None]
@@ -190,7 +190,7 @@ def _planted(board: Board) -> list[str]:
     return [f"{told}, NOT by {shown(', '.join(missed), LONG)}" if missed else told]
 
 
-def troubles(board: Board) -> list[str]:
+def troubles(board: Leaderboard) -> list[str]:
     """Skipped and failed cells, counted by reason; methods with the same reason share a line."""
     cells: dict[tuple[str, str], dict[str, set[str]]] = {}
     for record in board.records:
@@ -222,7 +222,7 @@ def _of_method(record: Record) -> tuple[str, str]:
     return "", record.reason
 
 
-def reproduce(board: Board, again: Sequence[str], table: str) -> list[str]:
+def reproduce(board: Leaderboard, again: Sequence[str], table: str) -> list[str]:
     """What its suite asks for in vain, how to repeat the numbers, where all are, how to cite them.
 
     Args:

@@ -17,7 +17,7 @@ from privbench.results.statistics import FEWEST_SEEDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.boards.matrix import Table
     from privbench.boards.panel import Panel
     from privbench.results.record import Record
@@ -30,7 +30,7 @@ _MOST_SPLITS = 8
 
 
 def page(
-    board: Board,
+    board: Leaderboard,
     title: str,
     *,
     again: Sequence[str] = (),
@@ -128,7 +128,7 @@ def _panels(
     return lines
 
 
-def protocol(board: Board) -> list[str]:
+def protocol(board: Leaderboard) -> list[str]:
     """Return the data, the adversary and the code in words, as lines of markdown."""
     records, found, bound = board.records, board.foremost, board.bound
     seeds = len({seed for panel in found for seed in panel.seeds})

@@ -29,28 +29,28 @@ _HALF, _MAJORITY = ("auc", "balanced_accuracy"), "majority"
 
 
 class Grouped(Protocol):
-    """What panels need of a ``Board``."""
+    """What panels need of a ``Leaderboard``."""
 
     bound: float | None
     judges: Mapping[str, Sequence[Wanted]]
 
     @property
     def skipped(self) -> Mapping[tuple[str, ...], list[Record]]:
-        """See ``Board``."""
+        """See ``Leaderboard``."""
 
     @property
     def groups(self) -> list[Group]:
-        """See ``Board``."""
+        """See ``Leaderboard``."""
 
     @property
     def choices(self) -> Mapping[int, list[OperatingPoint]]:
-        """See ``Board``."""
+        """See ``Leaderboard``."""
 
     def mark(self, record: Record) -> str:
-        """See ``Board``."""
+        """See ``Leaderboard``."""
 
     def seeds(self, records: Iterable[Record]) -> Seeds:
-        """See ``Board``."""
+        """See ``Leaderboard``."""
 
 
 def panels(board: Grouped) -> list[Panel]:

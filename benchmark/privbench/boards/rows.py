@@ -10,7 +10,7 @@ from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED, significan
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.ground.columns import Column
     from privbench.measure.games.metrics import Estimate
     from privbench.results.record import Record
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from privbench.results.statistics import Difference
 
 
-def headings(game: str, board: Board) -> list[str]:
+def headings(game: str, board: Leaderboard) -> list[str]:
     """Column headings of a game's table."""
     records = board.of_game(game)
     fixed = ["dataset", "target", "attack"]
@@ -31,14 +31,14 @@ def headings(game: str, board: Board) -> list[str]:
             "queries per sample", "seconds", "peak MiB"]  # fmt: skip
 
 
-def differing(game: str, board: Board) -> list[str]:
+def differing(game: str, board: Leaderboard) -> list[str]:
     """Headings of the columns of paired differences."""
     heading = game_columns.headline_column(game, board.of_game(game))[0].heading
     nulls = [f"{heading} minus null"] if _nulls(_cells(game, board)) else []
     return [f"{heading} minus none", *nulls, "test accuracy minus none"]
 
 
-def cells(game: str, board: Board) -> list[list[str]]:
+def cells(game: str, board: Leaderboard) -> list[list[str]]:
     """Rows of a game's table, as text, ordered by the names of the cells.
 
     They have numbers, and are no positive controls.
@@ -78,7 +78,7 @@ def cells(game: str, board: Board) -> list[list[str]]:
     return made
 
 
-def _cells(game: str, board: Board) -> dict[str, Seeds]:
+def _cells(game: str, board: Leaderboard) -> dict[str, Seeds]:
     return {cell: of for cell, of in board.with_numbers.items() if of.first.cell.game == game}
 
 

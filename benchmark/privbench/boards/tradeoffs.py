@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.boards.operating import Family, OperatingPoint
     from privbench.results.record import Record
 
 
-def told(board: Board) -> list[str]:
+def told(board: Leaderboard) -> list[str]:
     """Return one sentence for each defense: its operating point; none if there is no bound."""
     made = []
     for group in board.groups if board.choices else ():

@@ -284,14 +284,14 @@ def missed_planted(record: Record, planted: Mapping[tuple[str, ...], Mapping[str
 
 
 class Counted(Protocol):
-    """What the lines on controls need of a ``Board``."""
+    """What the lines on controls need of a ``Leaderboard``."""
 
     @property
     def cells(self) -> Mapping[str, Seeds]:
-        """See ``Board``."""
+        """See ``Leaderboard``."""
 
     def seeds(self, records: Iterable[Record]) -> Seeds:
-        """See ``Board``."""
+        """See ``Leaderboard``."""
 
 
 def control_lines(board: Counted) -> list[str]:

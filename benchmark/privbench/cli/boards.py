@@ -14,7 +14,7 @@ from privbench.ground.text import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.grid.suite import Ref, Suite
     from privbench.plugins.registry import Choice
     from privbench.results.record import Record
@@ -82,7 +82,7 @@ def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> Non
 
 
 def _into_folder(chosen: list[Choice], folders: tuple[Path, ...], out: Path) -> None:
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.boards.checks import refuse_tokens, refuse_unfit
     from privbench.boards.files import write_board
     from privbench.boards.tradeoffs import store_bound, stored_bound
@@ -106,7 +106,7 @@ def _into_folder(chosen: list[Choice], folders: tuple[Path, ...], out: Path) -> 
         record.write(out)
     store_bound(bound, out)
     page = out / "leaderboard.md"
-    write_board(page, Board(records, bound, index(chosen).judging), out.name)
+    write_board(page, Leaderboard(records, bound, index(chosen).judging), out.name)
     say(f"{len(found)} results in {out}, board in {page}")
     if len(codes(records)) > 1:
         say(f"Different code made them, so compare with care. {' '.join(code_lines(records))}")
@@ -142,9 +142,9 @@ def _named(
     title: str | None,
     suite: Path | None,
     match_utility: float | None,
-) -> tuple[Board, str, list[str]]:
+) -> tuple[Leaderboard, str, list[str]]:
     """The board, its title, and what ``privbench run`` is given to make it again."""
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.boards.checks import refuse_tokens
     from privbench.boards.tradeoffs import stored_bound
     from privbench.cli.index import index
@@ -158,7 +158,7 @@ def _named(
     again = _again(suite, made_by, records) if suite and made_by else []
     refuse_tokens(records, {"the title": name, "the suite": again})
     asked = made_by.names or () if made_by else ()
-    return Board(records, bound, index(chosen).judging, asked), name, again
+    return Leaderboard(records, bound, index(chosen).judging, asked), name, again
 
 
 def _again(path: Path, suite: Suite, records: Sequence[Record]) -> list[str]:

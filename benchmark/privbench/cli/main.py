@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.cli.index import Index
     from privbench.grid.suite import Suite
     from privbench.plugins.registry import Choice, Registry
@@ -315,10 +315,10 @@ def run(chosen: list[Choice], /, suite: Path | None, **options: Any) -> None:
 
 def _run(
     suite: Suite, chosen: list[Choice], options: dict[str, Any], console: Console
-) -> tuple[int, Board]:
+) -> tuple[int, Leaderboard]:
     """Run a grid; show it at once, without importing torch, if it is known to be finished."""
     from privbench.api.console import show_finished
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.grid.apart import is_planned_apart
     from privbench.grid.kept import FinishedGrids
     from privbench.ground.store.store import NOTES, default_root
@@ -330,7 +330,7 @@ def _run(
     finished = FinishedGrids(default_root() / NOTES, request, options["data_root"])
     out = options["out"].absolute()
     if found := finished.find(out):
-        board = Board(found.records, suite.match_utility, found.judging)
+        board = Leaderboard(found.records, suite.match_utility, found.judging)
         problem = show_finished(board, out, suite.name, console, options["shard"] or "")
         return 1 if problem else 0, board
     apart = is_planned_apart(suite.names, chosen, options["executor"])

@@ -236,7 +236,7 @@ def _outcomes(
 ) -> tuple[list[Outcome], dict[str, str], int]:  # fmt: skip
     """What new attacks reach against each victim, whom none can ask and why, and failed cells."""
     from privbench.api.session import Session, planned_by
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.check.challenge import outcome, victims
 
     kept = [one for one in records
@@ -252,7 +252,7 @@ def _outcomes(
     session = Session(planned, options)
     session.execute()
     made = {one.trial: one for one in session.records}
-    boards = Board(kept), Board(session.records)
+    boards = Leaderboard(kept), Leaderboard(session.records)
     marks = {id(one): board.mark(one) for board in boards for one in board.records}
     found = [outcome(of[game][i], [made[one] for one in mine], lambda one: marks[id(one)])
              for game, i, mine in asked]  # fmt: skip

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from grid import MEASURED, SUITE, graph_of, planned, runner, shape
 
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.page import page
 from privbench.grid.executors import Workers
 from privbench.grid.here import PlannedHere
@@ -260,7 +260,7 @@ def board(copies: int) -> str:
         before, begun = _peak(), time.process_time()
         records = read_all([folder])
         middle, memory = time.process_time(), _peak()
-        text = page(Board(records), "board")
+        text = page(Leaderboard(records), "board")
         ended = time.process_time()
     return json.dumps({
         "results": count, "bytes": size, "read": round(middle - begun, 2),

@@ -12,7 +12,7 @@ import numpy as np
 from privbench.api.own_model.misfit import LEVEL, TESTS
 from privbench.api.own_model.plot import AuditPlot
 from privbench.api.results import Results
-from privbench.boards.board import Board
+from privbench.boards.board import Leaderboard
 from privbench.boards.html.notebook import notebook
 from privbench.boards.per_example import exposure
 from privbench.ground.text import several, shown
@@ -184,7 +184,7 @@ def strongest(records: Sequence[Record]) -> Strongest | None:
     ran = [one for one in records if one.status == "ok" and one.cell.game == "membership"]
     if not ran:
         return None
-    board = Board(records)
+    board = Leaderboard(records)
     known = {one.trial: board.doubtful.get(board.cell_of(one), "") for one in ran}
     done = [one for one in ran if not known[one.trial]] or ran
     best = max(done, key=lambda one: (_value(one, TPR), _value(one, "auc")))

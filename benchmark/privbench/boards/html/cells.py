@@ -15,7 +15,7 @@ from privbench.results.seeds import Seeds, measured
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.boards.csv_table import Value
     from privbench.ground.columns import Column
     from privbench.results.record import Record
@@ -179,7 +179,7 @@ class PageCell:
         return any(what in one.board.tells for one in self.records if one.board is not None)
 
 
-def cells(board: Board) -> list[PageCell]:
+def cells(board: Leaderboard) -> list[PageCell]:
     """Return the cells of a board in the order of its csv file."""
     labels: dict[str, set[str]] = {}
     for record in board.records:

@@ -10,10 +10,10 @@ from privbench.boards.html.page import counted, fronts, template
 from privbench.ground.errors import BadInputError
 
 if TYPE_CHECKING:
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
 
 
-def notebook(board: Board, words: str = "") -> str:
+def notebook(board: Leaderboard, words: str = "") -> str:
     """Return results as a piece of HTML without scripts; all of their texts are escaped.
 
     Args:

@@ -37,7 +37,7 @@ from privbench.results.statistics import FEWEST_SEEDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.boards.html.cells import PageCell
     from privbench.boards.panel import Panel
     from privbench.plugins.registry import Registry
@@ -49,7 +49,7 @@ MOST_DETAILS = 1_000
 
 
 def report(
-    board: Board,
+    board: Leaderboard,
     title: str,
     *,
     again: Sequence[str] = (),
@@ -165,7 +165,7 @@ def fronts(found: Sequence[Panel]) -> list[Markup]:
     return made
 
 
-def counted(board: Board) -> str:
+def counted(board: Leaderboard) -> str:
     """Return how many trials, cells and seeds there are, in words."""
     records = board.records
     seeds = len({record.seed for record in records})

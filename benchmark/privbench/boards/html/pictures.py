@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
     from privbench.boards.html.curves import Roc
     from privbench.boards.panel import Aim, Panel
     from privbench.results.record import Record
@@ -44,7 +44,7 @@ _COLOURS = (BEST, POINT, "#4c9a6a", "#9a6bb5", "#b58b2f", "#7f8790")
 
 
 def figures(
-    board: Board,
+    board: Leaderboard,
     form: str,
     *,
     samples: Callable[[Record], Columns | None] = lambda _: None,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from privbench.boards.board import Board
+    from privbench.boards.board import Leaderboard
 
 #: ROC pictures of one figure.
 _MOST = 6
@@ -35,7 +35,7 @@ class Plot:
         folders: where per-sample scores are looked for.
     """
 
-    board: Board
+    board: Leaderboard
     folders: tuple[Path, ...] = ()
 
     def front(self) -> Figure:
