@@ -423,11 +423,11 @@ def test_a_board_and_a_merge_remember_the_bound(tmp_path: Path) -> None:
     assert stored_bound([tmp_path / "all"]) == 0.02
     assert stored_bound([tmp_path]) == 0.02  # results are found in folders of folders, too
     shown = run(main, ["leaderboard", str(tmp_path / "all")]).output
-    judges = index([]).judging
+    judging = index([]).judging
 
     def told(bound: float) -> str:
         return page(
-            Leaderboard(read_all([tmp_path / "all"]), bound, judges), "privbench leaderboard"
+            Leaderboard(read_all([tmp_path / "all"]), bound, judging), "privbench leaderboard"
         )
 
     assert shown == told(0.02)

@@ -149,7 +149,7 @@ def test_a_defense_that_its_judges_have_not_met_is_not_ranked() -> None:
                 ("loud", "none", 0.8), ("sly", "none", 0.8), ("loud", "best", 0.5),
                 ("loud", "good", 0.6), ("sly", "good", 0.6))]  # fmt: skip
     known = {EVERY: [Wanted(name, name, 1, "membership", {}) for name in ("loud", "sly")]}
-    board = Leaderboard(made, judges=known)
+    board = Leaderboard(made, judging=known)
     text = page(board, "T")
     assert "Not ranked (‖), as an attack that judges it has not met it: sly: best." in text
     assert "Least with good, 0.620" in text
@@ -162,7 +162,7 @@ def test_a_defense_that_its_judges_have_not_met_is_not_ranked() -> None:
     # without judges `best` is ranked, but it met one attack of two
     assert "Least with good, 0.620" in page(Leaderboard(made), "T")
     assert any(line.startswith("| best | 0.520 ◊ |") for line in top(made))
-    alone = Leaderboard([one for one in made if one.cell.defense != "good"], judges=known)
+    alone = Leaderboard([one for one in made if one.cell.defense != "good"], judging=known)
     told = "No defense has met all attacks that judge it at full strength; least with best, 0.520"
     assert told in page(alone, "T")
 
@@ -175,7 +175,7 @@ def test_an_attack_of_a_plugin_with_the_name_of_a_judge_is_another_attack(status
         made += [record("loud", "fog", seed, status=status, reason="why") for seed in range(5)]
         for one in made:
             one.provenance["plugins"] = {f"attack {one.cell.attack.name}": {"distribution": of}}
-        (panel,) = Leaderboard(made, judges={EVERY: [judge]}).panels
+        (panel,) = Leaderboard(made, judging={EVERY: [judge]}).panels
         (fog,) = (row for row in panel.rows if row.name == "fog")
         assert [name for names in fog.not_met.values() for name in names] == left
 
@@ -189,9 +189,9 @@ def test_a_cost_that_may_be_none_is_no_cost_and_unjudged_settings_leak_less_here
     assert (
         "least with fog, 0.604, whose cost in accuracy, +0.004 ± 0.026, may be none" in text.lower()
     )
-    judges = {EVERY: [Wanted("shy", "shy", 1, "membership", {})]}
+    judging = {EVERY: [Wanted("shy", "shy", 1, "membership", {})]}
     assert "leak less than none beyond chance, by the attacks of this page" in (
-        page(Leaderboard(made, judges=judges), "t")
+        page(Leaderboard(made, judging=judging), "t")
     )
     assert "by the attacks of this page" not in text
 
@@ -232,13 +232,13 @@ def test_an_attack_that_cannot_run_there_is_not_missed_but_it_is_where_it_can() 
     known = {EVERY: [Wanted(name, name, 1, "membership", {}) for name in ("loud", "shy")]}
     made += [record("deaf", "fog", seed, target="moco", status="skipped", reason="no sound")
              for seed in range(5)]  # fmt: skip
-    of = {one.target: one.rows[1] for one in Leaderboard(made, judges=known).panels}
+    of = {one.target: one.rows[1] for one in Leaderboard(made, judging=known).panels}
     assert of["simclr"].not_met == {}
     assert of["moco"].not_met == {("membership", ""): ["shy"]}
     for one in made:
         if one.status == "skipped":  # of another adversary
             one.cell = one.cell.model_copy(update={"adversary": "naive"})
-    of = {one.target: one.rows[1] for one in Leaderboard(made, judges=known).panels
+    of = {one.target: one.rows[1] for one in Leaderboard(made, judging=known).panels
           if one.adversary == "adaptive"}  # fmt: skip
     assert of["simclr"].not_met == {("membership", ""): ["shy"]}
 
@@ -250,7 +250,7 @@ def test_a_judge_that_met_a_defense_in_another_game_has_not_met_it_in_this() -> 
                 ("loud", "none", "membership"), ("loud", "fog", "membership"),
                 ("sly", "none", "attributes"), ("sly", "fog", "attributes"))]  # fmt: skip
     known = {EVERY: [Wanted("sly", "sly", 1, "membership", {})]}
-    (panel,) = Leaderboard(made, judges=known).panels
+    (panel,) = Leaderboard(made, judging=known).panels
     assert panel.rows[1].not_met == {("membership", ""): ["sly"]}
 
 
@@ -331,7 +331,7 @@ def test_marks_of_the_first_ranking_are_explained_only_where_they_stand() -> Non
     assert top(made)[-2] == ("†: beyond chance, the attack that is compared finds less than "
                              "without a defense; † more: it finds more.")  # fmt: skip
     known = {EVERY: [Wanted("sly", "sly", 1, "membership", {})]}
-    assert "| calm ‖ | 0.700 † | +0.000 |" in top(made, judges=known)
+    assert "| calm ‖ | 0.700 † | +0.000 |" in top(made, judging=known)
     made += seeds("loud", "noise", [0.5, 0.9, 0.2, 0.3, 0.9], accuracy=0.1)
     told = top(made)[-2]
     assert told.startswith("Defenses that lose more than 0.1 of accuracy stand below the others")

@@ -31,7 +31,7 @@ class Leaderboard:
         records: of any status, with positive controls.
         bound: largest loss of accuracy on reference rows at which a setting counts as an operating
             point; None shows every setting.
-        judges: defense -> attacks that must have met it before it is ranked; empty ranks all.
+        judging: defense -> attacks that must have met it before it is ranked; empty ranks all.
         asked: kind and name of the methods that its suite names; empty for unknown.
     """
 
@@ -39,11 +39,11 @@ class Leaderboard:
         self,
         records: Iterable[Record],
         bound: float | None = None,
-        judges: Mapping[str, Sequence[Wanted]] | None = None,
+        judging: Mapping[str, Sequence[Wanted]] | None = None,
         asked: Collection[tuple[str, str]] = (),
     ) -> None:
         """Take the results; nothing is computed before it is asked for."""
-        self.records, self.bound, self.judges = list(records), bound, judges or {}
+        self.records, self.bound, self.judging = list(records), bound, judging or {}
         self.asked = asked
         self._seeds: dict[frozenset[int], Seeds] = {}
 

@@ -32,7 +32,7 @@ class Grouped(Protocol):
     """What panels need of a ``Leaderboard``."""
 
     bound: float | None
-    judges: Mapping[str, Sequence[Wanted]]
+    judging: Mapping[str, Sequence[Wanted]]
 
     @property
     def skipped(self) -> Mapping[tuple[str, ...], list[Record]]:
@@ -154,7 +154,7 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
         if one is not none:
             cell = next(iter(one.spots.values())).records[0].cell
             skipped = board.skipped.get(place(cell, adversary), [])
-            wanted = {aim: judges(board.judges, [d.name for d in cell.defenses], aim[0])
+            wanted = {aim: judges(board.judging, [d.name for d in cell.defenses], aim[0])
                       for aim in main}  # fmt: skip
             left = {aim: _not_met(wanted[aim], one, aim, skipped, len(seeds)) for aim in main}
             one.not_met = {aim: names for aim, names in left.items() if names}
