@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 import yaml
 
 from privbench import Results
-from privbench.boards.answer import undefended
 from privbench.boards.board import Leaderboard
+from privbench.boards.findings import undefended
 from privbench.cli.main import main as privbench
 from privbench.grid.judging import judging
 from privbench.ground.judges import judges

@@ -19,7 +19,7 @@ from tests.unit.test_board_files import drawn, grid, number, record, texts
 from privbench.boards.board import Leaderboard
 from privbench.boards.front import BEST, GREY, POINT, drawable, front, plain
 from privbench.boards.front import painted as figure_of
-from privbench.boards.panel import Answer
+from privbench.boards.panel import Guess
 from privbench.boards.placing import Box, Room, chain, free, inside
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ def guesses(game: str, **baselines: dict[str, float]) -> list[Record]:
 
 def test_chance_is_a_half_for_an_auc_and_the_constant_answer_otherwise() -> None:
     for made, chance, constant in (
-        (guesses("membership"), Answer("chance", 0.5), None),
-        (guesses("property"), Answer("chance", 0.5), None),
-        (guesses("attributes", majority={"accuracy": 0.4}), Answer("majority", 0.4), None),
+        (guesses("membership"), Guess("chance", 0.5), None),
+        (guesses("property"), Guess("chance", 0.5), None),
+        (guesses("attributes", majority={"accuracy": 0.4}), Guess("majority", 0.4), None),
         (guesses("attributes"), None, None),
-        (guesses("reconstruction", mean_image={"mse": 0.07}), Answer("mean image", 0.07),
-         Answer("mean image", 0.07)),
+        (guesses("reconstruction", mean_image={"mse": 0.07}), Guess("mean image", 0.07),
+         Guess("mean image", 0.07)),
     ):  # fmt: skip
         if made[0].cell.game == "property":
             for one in made:
@@ -116,7 +116,7 @@ def test_chance_is_a_half_for_an_auc_and_the_constant_answer_otherwise() -> None
         (panel,) = Leaderboard(made).panels
         (aim,) = panel.aims
         assert (panel.chance[aim], panel.constant[aim]) == (chance, constant)
-    assert str(Answer("mean image", 0.07)) == "mean image 0.070"
+    assert str(Guess("mean image", 0.07)) == "mean image 0.070"
 
 
 def test_a_dashed_line_stands_at_chance() -> None:

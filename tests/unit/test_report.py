@@ -20,8 +20,8 @@ from tests.unit.test_pages import everything, method, number, record, seeds, tab
 from privbench.api.results import Results
 from privbench.boards import csv_table
 from privbench.boards import page as board
-from privbench.boards.answer import findings
 from privbench.boards.board import Leaderboard
+from privbench.boards.findings import findings
 from privbench.boards.html import evidence, page
 from privbench.boards.html.cells import cells
 from privbench.boards.html.curves import BARS, has_scores, histogram, roc

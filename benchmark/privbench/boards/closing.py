@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from privbench.boards.answer import beside
+from privbench.boards.findings import beside
 from privbench.boards.matrix import COSTLY, costly, without_number
 from privbench.boards.notes import by_chance
 from privbench.ground.text import several, shown

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from privbench.boards import answer, answer_ranking, matrix, notes, panel_groups
+from privbench.boards import findings, findings_ranking, matrix, notes, panel_groups
 from privbench.boards.checks import refuse_unfit
 from privbench.ground.text import markdown, several, shown
 from privbench.results import audits
@@ -51,9 +51,9 @@ def page(
     """
     refuse_unfit(board.records)
     found = board.foremost
-    told = answer.findings(found)
+    told = findings.findings(found)
     head = [f"# {markdown(title)}", ""]
-    head += [*told[:1], "", *answer_ranking.ranking(found)] if told else []
+    head += [*told[:1], "", *findings_ranking.ranking(found)] if told else []
     if figure:
         head += [f"![Worst-case leak against utility, one point a defense]({quote(figure)})", ""]
     others = [f"- {line}" for line in told[1:]]

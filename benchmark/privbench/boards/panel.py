@@ -194,8 +194,8 @@ class DefenseRow:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """An answer that uses nothing that was released, as text: its name and what it reaches.
+class Guess:
+    """A guess that uses nothing that was released, as text: its name and what it reaches.
 
     Attributes:
         name: in words.
@@ -238,8 +238,8 @@ class Panel:
     unmet: Mapping[str, Mapping[str, list[int]]]
     higher: Mapping[Aim, bool]
     metric: Mapping[Aim, str]
-    constant: Mapping[Aim, Answer | None]
-    chance: Mapping[Aim, Answer | None]
+    constant: Mapping[Aim, Guess | None]
+    chance: Mapping[Aim, Guess | None]
     seeds: list[int]
     most_lost: float | None = None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from privbench.boards import game_columns
 from privbench.boards.operating import accuracy, seen_by
-from privbench.boards.panel import Aim, Answer, AttackColumn, DefenseRow, Panel, Spot
+from privbench.boards.panel import Aim, AttackColumn, DefenseRow, Guess, Panel, Spot
 from privbench.ground.judges import judges
 from privbench.results import audits
 from privbench.results.statistics import FEWEST_SEEDS, Attacks, compared, paired, worst_case
@@ -139,12 +139,12 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
             unmet[name] = missing
         rows += [row(name, setting, 0.0, at) for setting, at in chosen]
     constant = {
-        aim: _answer(seen, aim, column, game_columns.constant(aim[0], seen))
+        aim: _guess(seen, aim, column, game_columns.constant(aim[0], seen))
         for aim, (column, _) in main.items()
     }
     chance = {
-        aim: Answer("chance", 0.5) if column.name in _HALF
-        else constant[aim] or _answer(seen, aim, column, _MAJORITY)
+        aim: Guess("chance", 0.5) if column.name in _HALF
+        else constant[aim] or _guess(seen, aim, column, _MAJORITY)
         for aim, (column, _) in main.items()
     }  # fmt: skip
     kept = [one for one in rows if one is none or _met(one)]
@@ -323,7 +323,7 @@ def _numbers(spot: Spot) -> dict[int, dict[str, float | None]]:
     }
 
 
-def _answer(seen: Iterable[Record], aim: Aim, main: Column, name: str) -> Answer | None:
+def _guess(seen: Iterable[Record], aim: Aim, main: Column, name: str) -> Guess | None:
     """A baseline, scored on the most rows that were asked, over seeds; None where it is missing."""
     found: dict[int, tuple[int, float]] = {}
     for record in seen:
@@ -333,7 +333,7 @@ def _answer(seen: Iterable[Record], aim: Aim, main: Column, name: str) -> Answer
             found[record.seed] = max(this, found.get(record.seed, this))
     if not found:
         return None
-    return Answer(name.replace("_", " "), mean(value for _, value in found.values()))
+    return Guess(name.replace("_", " "), mean(value for _, value in found.values()))
 
 
 def _mean(spot: Spot) -> float:

@@ -19,8 +19,8 @@ from markupsafe import Markup
 
 from privbench.boards import csv_table, matrix, notes
 from privbench.boards import page as pages
-from privbench.boards.answer import findings
 from privbench.boards.checks import refuse_unfit
+from privbench.boards.findings import findings
 from privbench.boards.front import drawable, front
 from privbench.boards.html import drawing
 from privbench.boards.html.cards import cards

@@ -25,12 +25,12 @@ _BESIDE = {
 
 def findings(found: Sequence[Panel]) -> list[str]:
     """Return what leaks and what protects, in numbers: a paragraph of markdown a panel and aim."""
-    told = [text for _, _, text in answers(found)]
+    told = [text for _, _, text in by_group(found)]
     more = len(told) - _MOST
     return told[:_MOST] + ([f"{more} more in the tables."] if more > 0 else [])
 
 
-def answers(found: Sequence[Panel]) -> list[tuple[list[Panel], Aim, str]]:
+def by_group(found: Sequence[Panel]) -> list[tuple[list[Panel], Aim, str]]:
     """Return group, aim and text of what can be said, the largest leak first.
 
     Of the first group that comes first which its defenses claim to protect.

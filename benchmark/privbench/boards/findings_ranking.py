@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from privbench.boards import matrix, panel_groups
-from privbench.boards.answer import answers, own
+from privbench.boards.findings import by_group, own
 from privbench.ground.text import markdown, shown
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def ranking(found: Sequence[Panel]) -> list[str]:
 
     Its rows are defenses; without any, victims; of a single victim, attacks.
     """
-    for group, aim, _ in answers(found)[:1]:
+    for group, aim, _ in by_group(found)[:1]:
         first = group[0]
         if len(group) > 1:
             return _victims(group, aim)
