@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.unit.test_suites import SUITES, planned_of
 
 from privbench import Access, Membership, MembershipAttack
-from privbench.check.compare import Compared, compared, same, table, unlike, within_intervals
+from privbench.check.numbers import SameNumber, compared, same, table, unlike, within_intervals
 from privbench.check.repeat import differences, suite_of
 from privbench.cli.main import main
 from privbench.grid.outcome import new_record
@@ -256,7 +256,7 @@ def test_what_a_result_says_of_itself(registry: Any) -> None:
 
 def test_a_name_stays_on_its_line_of_the_table() -> None:
     number = Number(value=0.5)
-    made = table([Compared("auc\nnull \x1b[31mauc", number, number, True)])
+    made = table([SameNumber("auc\nnull \x1b[31mauc", number, number, True)])
     assert [line.split() for line in made.splitlines()] == [
         ["number", "published", "ours"],
         ["auc\\nnull", "\\x1b[31mauc", "0.5", "0.5", "agrees"],

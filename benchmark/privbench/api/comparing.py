@@ -13,7 +13,7 @@ from privbench.api.own_model.words import Audit
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
 from privbench.results.files import AUDIT, located
-from privbench.results.paired import Change, auc_change, tpr_change
+from privbench.results.paired import VersionChange, auc_change, tpr_change
 from privbench.results.sample_files import read_samples
 from privbench.results.statistics import ERROR, holm
 
@@ -43,7 +43,7 @@ class Compared:
     """
 
     attack: str
-    changes: Mapping[str, Change]
+    changes: Mapping[str, VersionChange]
     adjusted: Mapping[str, float]
 
 
@@ -116,7 +116,7 @@ def compare(old: str | Path | Audit, new: str | Path | Audit) -> Comparison:
     """
     held = {which: _read(_folder(one, which), which) for which, one in (("old", old), ("new", new))}
     _refuse_other_attacks(held)
-    changes: dict[_Key, dict[str, Change]] = {}
+    changes: dict[_Key, dict[str, VersionChange]] = {}
     for key in held["old"]:
         (before, member, rows), (after, *same) = (_scores(held[which][key], key) for which in held)
         if not (np.array_equal(rows, same[1]) and np.array_equal(member, same[0])):
@@ -254,7 +254,7 @@ def _verdict(attacks: tuple[Compared, ...]) -> str:
     )
 
 
-def _change(p: float, attack: str, metric: str, of: Change) -> str:
+def _change(p: float, attack: str, metric: str, of: VersionChange) -> str:
     verb = "rises" if of.difference > 0 else "falls"
     return (
         f"the {metric} of {attack} {verb} from {of.old:.3f} to {of.new:.3f} (corrected p = {p:.2g})"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privbench.boards.html.curves import has_scores, roc
-from privbench.check.compare import same, told
+from privbench.check.numbers import same, told
 from privbench.check.rescore import Scored
 from privbench.ground.text import shown
 from privbench.ground.tokens import token_in

@@ -48,7 +48,7 @@ def reproduce(chosen: list[Choice], /, result: Path, **options: Any) -> None:
     left in yours is not believed.
     Exit status: 0 if all numbers agree, 1 if not, 2 for bad input, 130 if interrupted.
     """
-    from privbench.check.compare import compared, table, within_intervals
+    from privbench.check.numbers import compared, table, within_intervals
 
     record = _chosen(result, options["trial"])
     if record.status != "ok":
@@ -154,7 +154,7 @@ def _of_splits(record: Record, ours: Record) -> list[str]:
 
 def _of_one_trial(record: Record, ours: Record) -> list[str]:
     """What cannot differ between results of one trial, and does; [] for another trial."""
-    from privbench.check.compare import unlike
+    from privbench.check.numbers import unlike
 
     if record.trial != ours.trial:
         return []

@@ -25,8 +25,8 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Change:
-    """A metric of an old and a new model.
+class VersionChange:
+    """A metric of an old and a new version of a model.
 
     Attributes:
         old, new: values, in [0, 1].
@@ -48,7 +48,7 @@ class Change:
 
 def auc_change(
     old: NDArray[np.float64], new: NDArray[np.float64], member: NDArray[np.bool_]
-) -> Change:
+) -> VersionChange:
     """Compare two AUCs of the same rows (DeLong, DeLong, Clarke-Pearson, Biometrics 1988).
 
     The difference of AUCs is a mean over members, and also over nonmembers, of the differences of
@@ -74,16 +74,16 @@ def auc_change(
     made = float(old_in.mean()), float(new_in.mean())
     if variance < _ROUNDING**2:
         few = min(len(one) for one in apart)
-        return Change(*made, 1.0 if abs(value) < _ROUNDING else min(1.0, 2.0 ** (1 - few)))
+        return VersionChange(*made, 1.0 if abs(value) < _ROUNDING else min(1.0, 2.0 ** (1 - few)))
     error = math.sqrt(variance)
     p = math.erfc(abs(value) / error / math.sqrt(2))
-    return Change(*made, p, value - _Z * error, value + _Z * error)
+    return VersionChange(*made, p, value - _Z * error, value + _Z * error)
 
 
 def tpr_change(
     old: NDArray[np.float64], new: NDArray[np.float64], member: NDArray[np.bool_], fpr: float,
     draws: int = DRAWS,
-) -> Change | None:  # fmt: skip
+) -> VersionChange | None:  # fmt: skip
     """Compare two TPRs at an FPR by a paired bootstrap.
 
     Members, and nonmembers, are drawn with replacement, the same for both models, and each draw has
@@ -117,7 +117,7 @@ def tpr_change(
         away = np.abs(after - before - difference)
         beyond += int((away >= abs(difference) - _ROUNDING).sum())
         left -= block
-    return Change(float(first), float(second), (1 + beyond) / (1 + draws))
+    return VersionChange(float(first), float(second), (1 + beyond) / (1 + draws))
 
 
 def _tpr(

@@ -23,7 +23,7 @@ _WIDER, _LEAST = 1.5, 0.01
 
 
 @dataclass(frozen=True)
-class Compared:
+class SameNumber:
     """A number of a result, and the same of another.
 
     Attributes:
@@ -40,7 +40,7 @@ class Compared:
 
 def compared(
     published: Record, ours: Record, agree: Callable[[Number, Number], bool]
-) -> list[Compared]:
+) -> list[SameNumber]:
     """Compare all numbers that a published result has with those of another.
 
     These are the metrics of the attack on the victim, on the controls and of the baselines, and the
@@ -56,7 +56,7 @@ def compared(
         theirs, mine = found.get(name), other.get(name)
         if theirs is not None or name == first or published.trial == ours.trial:
             agrees = theirs is not None and mine is not None and agree(theirs, mine)
-            made.append(Compared(name, theirs, mine, agrees))
+            made.append(SameNumber(name, theirs, mine, agrees))
     return made
 
 
@@ -134,7 +134,7 @@ def same(theirs: Number, mine: Number) -> bool:
     )
 
 
-def table(rows: Sequence[Compared]) -> str:
+def table(rows: Sequence[SameNumber]) -> str:
     """Return the numbers as a table for a terminal: a line each."""
     heads = ("number", "published", "ours", "")
     lines = [heads, *(
