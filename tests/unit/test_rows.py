@@ -11,7 +11,7 @@ import pytest
 
 from privbench.api.console import tables
 from privbench.boards.board import Leaderboard
-from privbench.boards.rows import cells, headings, summary
+from privbench.boards.rows import body, headings, summary
 from privbench.ground.columns import Board, Column
 from privbench.ground.errors import BadInputError, PluginError
 from privbench.measure.games import audit
@@ -105,7 +105,7 @@ def test_intervals_are_cut_at_the_bounds_of_the_metric() -> None:
 
 
 def test_utility_cost_and_counts() -> None:
-    rows = cells("membership", Leaderboard([record(seed=seed) for seed in range(3)]))
+    rows = body("membership", Leaderboard([record(seed=seed) for seed in range(3)]))
     got = dict(zip(headings("membership", Leaderboard(everything())), rows[0], strict=True))
     half = 4.302652729911275 * 0.01 / math.sqrt(3)  # t quantile for 2 degrees of freedom
     want = f"0.910 [{0.91 - half:.3f}, {0.91 + half:.3f}]"
@@ -132,7 +132,7 @@ def test_columns_of_canaries_are_left_out_where_there_are_none() -> None:
 def test_what_is_guessed_stands_behind_the_attack() -> None:
     def attack(game: str) -> str:
         board = Leaderboard([record(game=game, sensitive=("slant", "weight"))])
-        (row,) = cells(game, board)
+        (row,) = body(game, board)
         return row[headings(game, board).index("attack")]
 
     assert attack("attributes") == "loud [slant, weight]"
@@ -147,7 +147,7 @@ def test_what_is_guessed_stands_behind_the_attack() -> None:
     ],
 )
 def test_cells_that_read_the_same_are_no_seeds_of_each_other(other: dict[str, Any]) -> None:
-    rows = cells("membership", Leaderboard([record(protocol="custom"), record(**other)]))
+    rows = body("membership", Leaderboard([record(protocol="custom"), record(**other)]))
     at = headings("membership", Leaderboard(everything())).index("seeds")
     assert [row[at] for row in rows] == ["1 (draft, no interval)"] * 2
     assert rows[0][0] != rows[1][0]
@@ -247,14 +247,14 @@ def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -
     names = headings("membership", Leaderboard([plain, *claims]))
     rows = [
         dict(zip(names, row, strict=True))
-        for row in cells("membership", Leaderboard([plain, *claims]))
+        for row in body("membership", Leaderboard([plain, *claims]))
     ]
     assert [row["claimed ε"] for row in rows] == ["–", "8.000"]
     # bounds hold one by one; their mean is a bound of nothing
     assert rows[1]["audited ε"] == "0.500"
     assert rows[1]["audit's ceiling"] == "3.500"
     claims[0].metrics["audited_epsilon"] = Number(refused="another adjacency")
-    assert "refused" in cells("membership", Leaderboard(claims))[0]
+    assert "refused" in body("membership", Leaderboard(claims))[0]
 
 
 def test_the_guesses_of_all_seeds_count_together() -> None:
@@ -270,7 +270,7 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
     row = dict(
         zip(
             headings("membership", Leaderboard(made)),
-            cells("membership", Leaderboard(made))[0],
+            body("membership", Leaderboard(made))[0],
             strict=True,
         )
     )
@@ -287,7 +287,7 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
     row = dict(
         zip(
             headings("membership", Leaderboard(made)),
-            cells("membership", Leaderboard(made))[0],
+            body("membership", Leaderboard(made))[0],
             strict=True,
         )
     )
@@ -308,7 +308,7 @@ def test_a_claim_of_a_refused_audit_is_the_largest_and_names_what_it_covers(
         row = dict(
             zip(
                 headings("membership", Leaderboard(made)),
-                cells("membership", Leaderboard(made))[0],
+                body("membership", Leaderboard(made))[0],
                 strict=True,
             )
         )
@@ -330,14 +330,14 @@ def test_canaries_have_columns_where_there_are_some() -> None:
     names = headings("membership", Leaderboard([plain, planted]))
     rows = [
         dict(zip(names, row, strict=True))
-        for row in cells("membership", Leaderboard([plain, planted]))
+        for row in body("membership", Leaderboard([plain, planted]))
     ]
     assert {row["canaries' AUC"] for row in rows} == {"–", "0.900"}
     assert {row["canaries' TPR at 0.1 % FPR"] for row in rows} == {"–", "refused"}
     assert "canaries' TPR at 1 % FPR" not in names
     planted.metrics["loo_tpr_at_fpr_0.01"] = Number(value=0.3, low=0.2, high=0.4)
     names = headings("membership", Leaderboard([planted]))
-    (row,) = cells("membership", Leaderboard([planted]))
+    (row,) = body("membership", Leaderboard([planted]))
     assert row[names.index("canaries' TPR at 1 % FPR")] == "0.300"
 
 

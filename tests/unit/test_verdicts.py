@@ -11,7 +11,7 @@ import pytest
 from privbench.boards import verdicts
 from privbench.boards.board import Leaderboard
 from privbench.boards.checks import refuse_unfit
-from privbench.boards.rows import cells, headings
+from privbench.boards.rows import body, headings
 from privbench.measure.games.catalog import GAMES
 from privbench.results import provenance
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
@@ -54,7 +54,7 @@ def result(
 
 def shown(records: list[Record], board: list[Record] | None = None) -> list[dict[str, str]]:
     names = headings("membership", Leaderboard(board or records))
-    rows = cells("membership", Leaderboard(board or records))
+    rows = body("membership", Leaderboard(board or records))
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 

@@ -11,13 +11,13 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from privbench.api import matrix
+from privbench.api.terminal_matrix import matrices, shown_as_matrix
 from privbench.boards import tradeoffs
 from privbench.boards.checks import refuse_tokens
 from privbench.boards.closing import closing
 from privbench.boards.files import write_board
 from privbench.boards.game_columns import columns
-from privbench.boards.rows import cells, differing, headings
+from privbench.boards.rows import body, difference_headings, headings
 from privbench.boards.verdicts import control_lines
 from privbench.ground.errors import BadInputError, WriteError
 from privbench.ground.text import several, terminal
@@ -286,16 +286,16 @@ def tables(board: Leaderboard, width: int = 100) -> list[Table]:
         width: width of the terminal in characters; if it is too narrow, columns are left out, and
             then names are broken, numbers never.
     """
-    across = matrix.games(board)
-    made = matrix.matrices(board, across, width)
-    for game in (one for one in board.games if one not in across):
-        names, rows = headings(game, board), cells(game, board)
+    in_matrix = shown_as_matrix(board)
+    made = matrices(board, in_matrix, width)
+    for game in (one for one in board.games if one not in in_matrix):
+        names, rows = headings(game, board), body(game, board)
         fixed = names.index("seeds") + 1
         same = {i for i in range(fixed) if len({row[i] for row in rows}) == 1}
         same -= {names.index("attack"), names.index("defense")}
         moving = columns(game, board.of_game(game))
         never = {*_ONLY_ON_BOARD, *(c.heading for c in moving if c.terminal == "never")}
-        spare = [*reversed(differing(game, board)), "train/test gap"]
+        spare = [*reversed(difference_headings(game, board)), "train/test gap"]
         spare = [*spare, *(c.heading for c in reversed(moving) if c.terminal == "wide")]
         shown = [i for i, name in enumerate(names) if i not in same and name not in never]
         spare += [c.heading for c in reversed(moving[1:])]

@@ -26,19 +26,19 @@ def headings(game: str, board: Leaderboard) -> list[str]:
         fixed.append("phase")
     fixed += ["defense", "adversary", "seeds"]
     moving = [column.heading for column in game_columns.columns(game, records)]
-    return [*fixed, *moving, *differing(game, board), "test accuracy", "train/test gap",
+    return [*fixed, *moving, *difference_headings(game, board), "test accuracy", "train/test gap",
             "encoder updates",
             "queries per sample", "seconds", "peak MiB"]  # fmt: skip
 
 
-def differing(game: str, board: Leaderboard) -> list[str]:
+def difference_headings(game: str, board: Leaderboard) -> list[str]:
     """Headings of the columns of paired differences."""
     heading = game_columns.headline_column(game, board.of_game(game))[0].heading
     nulls = [f"{heading} minus null"] if _nulls(_cells(game, board)) else []
     return [f"{heading} minus none", *nulls, "test accuracy minus none"]
 
 
-def cells(game: str, board: Leaderboard) -> list[list[str]]:
+def body(game: str, board: Leaderboard) -> list[list[str]]:
     """Rows of a game's table, as text, ordered by the names of the cells.
 
     They have numbers, and are no positive controls.

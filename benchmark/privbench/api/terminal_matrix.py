@@ -25,7 +25,7 @@ _HEAD = 13  # characters after which a heading is broken
 _BETWEEN = 2  # characters between columns
 
 
-def games(board: Leaderboard) -> set[str]:
+def shown_as_matrix(board: Leaderboard) -> set[str]:
     """Games that several attacks play against several defenses: a matrix shows them best.
 
     Not where cells differ in something that no matrix shows, such as the preset.
