@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from privbench.boards.matrix import aim_text, least_leak_first, strongest_first
+from privbench.boards.matrix import aim_text, least_leak_first, strongest_first, with_error
 from privbench.ground.text import several, terminal
 from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from privbench.boards.board import Leaderboard
     from privbench.boards.panel import Aim, AttackColumn, DefenseRow, Panel
-    from privbench.measure.games.metrics import Estimate
 
 _NAME = 30  # characters that names of rows get at most
 _HEAD = 13  # characters after which a heading is broken
@@ -70,7 +69,9 @@ def _tables(panel: Panel, aim: Aim, width: int) -> list[Table]:
     lines = least_leak_first(panel)
     across = len(lines) <= len(attacks)  # defenses are columns
     cells = [[_cell(line, attack, panel) for line in lines] for attack in attacks]
-    accuracies = [Text(_number(line.accuracy, len(line.accuracies))) for line in lines]
+    accuracies = [
+        Text(with_error(line.accuracy, len(line.accuracies), FEWEST_TESTED)) for line in lines
+    ]
     attack_names, defense_names = [a.name for a in attacks], [line.title for line in lines]
     if across:
         names, heads = [*attack_names, "test accuracy"], defense_names
@@ -135,7 +136,7 @@ def _cell(line: DefenseRow, attack: AttackColumn, panel: Panel) -> Text:
         return Text("–" if spot is None or spot.state == "missing" else spot.state)
     worst = line.worst.get(attack.aim)
     strongest = worst is not None and worst.attack == attack.name
-    told = _number(spot.estimate, len(spot.values)) + "*" * strongest
+    told = with_error(spot.estimate, len(spot.values), FEWEST_TESTED) + "*" * strongest
     told += spot.mark + "°" * spot.over.outside
     if spot.rate is not None:
         apart = "\n" if "±" in told else " "
@@ -143,14 +144,6 @@ def _cell(line: DefenseRow, attack: AttackColumn, panel: Panel) -> Text:
     few = len(spot.values) < len(panel.seeds)
     told += f"\n{several(len(spot.values), 'seed')}" if few else ""
     return Text(told, style="bold" if strongest else "")
-
-
-def _number(estimate: Estimate | None, seeds: int) -> str:
-    """A mean over seeds, with half of its interval where there are seeds enough for one."""
-    if estimate is None:
-        return "–"
-    half = (estimate.high - estimate.low) / 2
-    return f"{estimate.value:.3f}" + (f" ±{half:.3f}" if seeds >= FEWEST_TESTED else "")
 
 
 def _legend(texts: Sequence[str], panel: Panel, aim: Aim) -> str:

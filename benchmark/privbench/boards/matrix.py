@@ -42,8 +42,8 @@ RANKED = (
 )
 
 
-def with_error(estimate: Estimate | None, seeds: int, digits: int = 3) -> str:
-    """A mean with half of its interval, which one seed does not have.
+def with_error(estimate: Estimate | None, seeds: int, fewest: int = 2) -> str:
+    """A mean with half of its interval, if there are at least that many seeds.
 
     >>> from privbench.measure.games.metrics import Estimate
     >>> with_error(Estimate(0.7, 0.6, 0.8), 3), with_error(Estimate(0.7, 0.6, 0.8), 1)
@@ -51,8 +51,8 @@ def with_error(estimate: Estimate | None, seeds: int, digits: int = 3) -> str:
     """
     if estimate is None:
         return "–"
-    told = f"{estimate.value:.{digits}f}"
-    return told if seeds < 2 else f"{told} ±{(estimate.high - estimate.low) / 2:.{digits}f}"  # noqa: PLR2004
+    told = f"{estimate.value:.3f}"
+    return told if seeds < fewest else f"{told} ±{(estimate.high - estimate.low) / 2:.3f}"
 
 
 @dataclass(frozen=True)
