@@ -190,7 +190,7 @@ def _alone(none: DefenseRow, aim: Aim, panel: Panel) -> str:
         reached += f" ({'; '.join(words)})"
     if panel.higher[aim] and panel.metric[aim] == "AUC" and high < min(0.5, null or 0.5):
         reached += ", below chance: are its scores reversed? (privbench check)"
-    hidden = value <= (by_chance(spot.over, none.asked(aim)) or -math.inf)  # as the page says it
+    hidden = value <= (by_chance(spot.over, none.counting(aim)) or -math.inf)  # as the page says it
     if hidden or (null is not None and low <= null <= high):
         return f"no leak shown: without a defense {name} has {reached}"
     return f"without a defense {name} reaches {reached}"

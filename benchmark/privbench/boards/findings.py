@@ -118,7 +118,7 @@ def _of_panel(panel: Panel, aim: Aim) -> str:
         more = [f"at 1 % of false alarms {low.attack} finds {share} of the members"]
     more.append(_uncounted(left, [line for _, line in known]))
     second = "; ".join(filter(None, more))
-    told = f"without a defense {undefended(panel, aim, f', {_among(none.asked(aim))}')}."
+    told = f"without a defense {undefended(panel, aim, f', {_among(none.counting(aim))}')}."
     return f"{told} {second[0].upper()}{second[1:]}." if second else told
 
 
@@ -166,7 +166,7 @@ def undefended(panel: Panel, aim: Aim, among: str = "") -> str:
     worst = panel.rows[0].worst[aim]
     value = worst.estimate.value
     told = f"{panel.metric[aim]} {value:.3f} by {worst.attack}{among}"
-    spot, attacks = panel.rows[0].strongest(aim), panel.rows[0].asked(aim)
+    spot, attacks = panel.rows[0].strongest(aim), panel.rows[0].counting(aim)
     if (chance := notes.by_chance(spot.over, attacks)) and value <= chance:
         return f"no leak is shown: {told}, {_reached(attacks)} {chance:.3f}"
     words = beside(panel, aim, spot)

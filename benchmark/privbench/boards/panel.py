@@ -100,6 +100,11 @@ class Spot:
         return max(ends)
 
     @property
+    def counts(self) -> bool:
+        """Whether it has a number and no mark."""
+        return bool(self.values) and not self.mark
+
+    @property
     def estimate(self) -> Estimate | None:
         """Mean of ``values`` with Student's interval; None without values."""
         return self.over.headline.estimate if self.values else None
@@ -175,12 +180,9 @@ class DefenseRow:
             spot for attack, spot in self.spots.items() if (attack.aim, attack.name) == (aim, name)
         )
 
-    def asked(self, aim: Aim) -> int:
+    def counting(self, aim: Aim) -> int:
         """How many attacks have a number that counts."""
-        return sum(
-            attack.aim == aim and bool(spot.values) and not spot.mark
-            for attack, spot in self.spots.items()
-        )
+        return sum(attack.aim == aim and spot.counts for attack, spot in self.spots.items())
 
     @cached_property
     def accuracy(self) -> Estimate | None:

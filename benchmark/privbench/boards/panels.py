@@ -180,7 +180,7 @@ def _not_met(
     for judge in wanted:
         ran = [spot for spot in spots if _is(judge, spot.records[0])]
         met = [spot for spot in ran if _meets(judge, spot.records[0])]
-        if any(_counts(one) and len(one.values) >= min(FEWEST_SEEDS, seeds) for one in met):
+        if any(one.counts and len(one.values) >= min(FEWEST_SEEDS, seeds) for one in met):
             continue
         if any(_meets(judge, one) or (not ran and _is(judge, one)) for one in skipped):
             continue
@@ -239,7 +239,7 @@ def _filled(
         row.spots[attack] = Spot(board.seeds(of), mark)
     for aim in dict.fromkeys(attack.aim for attack in row.spots):
         column, higher = main[aim]
-        mine = {a: s for a, s in row.spots.items() if a.aim == aim and s.values and not s.mark}
+        mine = {a: s for a, s in row.spots.items() if a.aim == aim and s.counts}
         for needs in {attack.needs for attack in mine}:
             level = [spot for attack, spot in mine.items() if attack.needs == needs]
             best = (max if higher else min)(map(_mean, level))
@@ -293,7 +293,7 @@ def _compare(row: DefenseRow, none: DefenseRow, higher: Mapping[Aim, bool]) -> N
         )
     for aim in higher:
         mine, other = (
-            {a.name: s for a, s in of.spots.items() if a.aim == aim and _counts(s)}
+            {a.name: s for a, s in of.spots.items() if a.aim == aim and s.counts}
             for of in (row, none)
         )
         if found := compared(_by(mine, "values"), _by(other, "values"), higher=higher[aim]):
@@ -304,10 +304,6 @@ def _compare(row: DefenseRow, none: DefenseRow, higher: Mapping[Aim, bool]) -> N
 
 def _by(spots: Mapping[str, Spot], what: str) -> Attacks:
     return {name: getattr(spot, what) for name, spot in spots.items()}
-
-
-def _counts(spot: Spot) -> bool:
-    return bool(spot.values) and not spot.mark
 
 
 def _numbers(spot: Spot) -> dict[int, dict[str, float | None]]:
