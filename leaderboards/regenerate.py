@@ -27,6 +27,7 @@ import yaml
 from privbench import Results
 from privbench.boards.board import Leaderboard
 from privbench.boards.findings import undefended
+from privbench.boards.matrix import aim_text
 from privbench.cli.main import main as privbench
 from privbench.grid.judging import judging
 from privbench.ground.judges import judges
@@ -246,7 +247,7 @@ def _finding(mine: Sequence[Seen], known: Judging) -> list[str]:
         mine: what boards say of the victim.
         known: which attacks judge which defense.
     """
-    dataset, (game, guessed), victim = mine[0].victim
+    dataset, aim, victim = mine[0].victim
     most = max(mine, key=lambda one: one.leak)
     leaks = best = cost = "–"
     if most.leak > -math.inf:
@@ -259,7 +260,7 @@ def _finding(mine: Sequence[Seen], known: Judging) -> list[str]:
         if cost != "–" and (missing := most.strongest - widest.asked):
             told += f"; not met by {', '.join(missing)}"
         best = f"{markdown(told)} {widest.source}"
-    return [dataset, f"{game} of {guessed}" if guessed else game, victim, leaks, best, cost]
+    return [dataset, aim_text(aim), victim, leaks, best, cost]
 
 
 def _best(of: Seen, known: Judging) -> tuple[str, str]:

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from privbench.boards.findings import beside
-from privbench.boards.matrix import COSTLY, costly, without_number
+from privbench.boards.matrix import COSTLY, aim_text, costly, without_number
 from privbench.boards.notes import by_chance
 from privbench.ground.text import several, shown
 from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
@@ -39,14 +39,14 @@ def closing(board: Leaderboard) -> list[str]:
     """
     found = board.foremost
     asked = [(panel, aim) for panel in found for aim in panel.aims]
-    several = len(asked) > 1
+    many = len(asked) > 1
     places = {(panel.dataset, panel.target) for panel in found}
     met = {(id(panel), aim): _usable(panel, aim) for panel, aim in asked}
     among = sum(aim in row.changes for panel, aim in asked for row in panel.rows[1:])
     told: list[list[str]] = []
     for panel, aim in asked:
         of = (say(panel, aim, met[id(panel), aim], among) for say in (_told, _others))
-        where = f"{_where(panel, aim, adversary=len(places) < len(found))}: " if several else ""
+        where = f"{_where(panel, aim, adversary=len(places) < len(found))}: " if many else ""
         if sentences := [shown(f"{where}{text}", LONGEST) for text in of if text]:
             told.append(sentences)
     more = [f"{len(told) - MOST} more findings are on the board."] if len(told) > MOST else []
@@ -54,8 +54,7 @@ def closing(board: Leaderboard) -> list[str]:
 
 
 def _where(panel: Panel, aim: Aim, *, adversary: bool) -> str:
-    game, guessed = aim
-    told = f"{panel.target} on {panel.dataset}, {game}{f' of {guessed}' if guessed else ''}"
+    told = f"{panel.target} on {panel.dataset}, {aim_text(aim)}"
     return f"{told} ({panel.adversary})" if adversary else told
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from privbench.boards.html.markup import inline
 from privbench.boards.matrix import (
     WIDEST,
+    aim_text,
     attack_text,
     least_leak_first,
     spot_text,
@@ -150,9 +151,9 @@ def _told(
     panel: Panel, ends: Mapping[Aim, tuple[float, float]], attacks: Sequence[AttackColumn]
 ) -> str:
     told = [
-        f"{game + (f' of {guessed}' if guessed else '')}: {panel.metric[game, guessed]} from "
-        f"{ends[game, guessed][0]:.3g} (pale) to {ends[game, guessed][1]:.3g} (strong)"
-        for game, guessed in dict.fromkeys(attack.aim for attack in attacks)
-        if ends[game, guessed][0] != ends[game, guessed][1]
+        f"{aim_text(aim)}: {panel.metric[aim]} from "
+        f"{ends[aim][0]:.3g} (pale) to {ends[aim][1]:.3g} (strong)"
+        for aim in dict.fromkeys(attack.aim for attack in attacks)
+        if ends[aim][0] != ends[aim][1]
     ]
     return "; ".join(told)
