@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from privbench.api.terminal_matrix import matrices, shown_as_matrix
+from privbench.api.terminal_matrix import MARKS, matrices, shown_as_matrix
 from privbench.boards import tradeoffs
 from privbench.boards.checks import refuse_tokens
 from privbench.boards.closing import closing
@@ -39,9 +39,7 @@ _REDRAWN = 0.1  # seconds between drawings of one worker's bar
 _MARKS = {
     " {": "{low, high}: 95 % interval over the rows of one seed",
     " [": "[low, high]: 95 % interval over seeds",
-    "‡": "‡: not to be trusted, see Controls on the board",
-    "¶": "¶: missed a planted leak",
-    "°": "°: outside what the defense claims to protect",
+    **MARKS,
     "†": "†: differs from none beyond chance",
     "◊": "◊: decides elsewhere than at the best balanced accuracy",
 }

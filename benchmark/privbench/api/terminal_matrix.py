@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from privbench.boards.board import Leaderboard
     from privbench.boards.panel import Aim, AttackColumn, DefenseRow, Panel
 
+#: What marks mean in all tables of a terminal.
+MARKS = {
+    "‡": "‡: not to be trusted, see Controls on the board",
+    "¶": "¶: missed a planted leak",
+    "°": "°: outside what the defense claims to protect",
+}
 _NAME = 30  # characters that names of rows get at most
 _HEAD = 13  # characters after which a heading is broken
 _BETWEEN = 2  # characters between columns
@@ -151,9 +157,7 @@ def _legend(texts: Sequence[str], panel: Panel, aim: Aim) -> str:
     meaning = {
         "*": "*: the strongest attack on the defense",
         "±": "±: half of the 95 % interval over seeds",
-        "‡": "‡: not to be trusted, see Controls on the board",
-        "¶": "¶: missed a planted leak",
-        "°": "°: outside what the defense claims to protect",
+        **MARKS,
     }
     told = [words for mark, words in meaning.items() if any(mark in text for text in texts)]
     spots = [spot for line in panel.rows for a, spot in line.spots.items() if a.aim == aim]
