@@ -51,7 +51,7 @@ def _interrupted() -> None:
     click.echo(text, err=True)
 
 
-def _refuse(message: str) -> NoReturn:
+def _exit_2(message: str) -> NoReturn:
     say(f"privbench: {' '.join(message.split())}", err=True)
     raise click.exceptions.Exit(2)
 
@@ -66,7 +66,7 @@ def _misused(error: click.UsageError) -> str:
 
 
 @contextmanager
-def _notes() -> Iterator[None]:
+def _user_warnings() -> Iterator[None]:
     """Show warnings that are for users as one line; others as Python does."""
     as_python = warnings.showwarning
 
@@ -112,7 +112,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _terminable(), _notes():
+            with _terminable(), _user_warnings():
                 return super().invoke(ctx)
         except PrivbenchError as error:
             message = str(error)
@@ -126,13 +126,13 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             _interrupted()
             ctx.exit(130)
-        _refuse(message)
+        _exit_2(message)
 
     def make_context(self, *given: Any, **named: Any) -> click.Context:
         try:
             return super().make_context(*given, **named)
         except click.UsageError as error:  # of an option before the command
-            _refuse(_misused(error))
+            _exit_2(_misused(error))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
