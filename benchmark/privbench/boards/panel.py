@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from privbench.ground.text import several
-from privbench.results.statistics import ERROR, FEWEST_SEEDS, cut, estimate, paired, significant
+from privbench.results.statistics import ERROR, FEWEST_SEEDS, clipped, estimate, paired, significant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -188,7 +188,7 @@ class DefenseRow:
     def accuracy(self) -> Estimate | None:
         """Mean test accuracy over seeds with its interval; None if there is none."""
         made = estimate([*self.accuracies.values()])
-        return made and cut(made, 0.0, 1.0)
+        return made and clipped(made, 0.0, 1.0)
 
     def leak(self, aim: Aim) -> float | None:
         """What the strongest attack reaches; None if no attack counts."""

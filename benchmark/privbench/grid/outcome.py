@@ -8,7 +8,7 @@ from privbench.grid.origins import provenance_of
 from privbench.grid.trial import cell_record, strengths
 from privbench.ground.errors import AccessDeniedError, AnswerError, BadInputError, WriteError
 from privbench.measure.games.catalog import GAMES
-from privbench.results.limits import cut
+from privbench.results.limits import shortened_text
 from privbench.results.record import Number, Record
 
 if TYPE_CHECKING:
@@ -46,4 +46,4 @@ def reason(error: BaseException) -> str:
 
 def encodable(text: str) -> str:
     """Return text that a result can hold: short enough, and lone surrogates become escapes."""
-    return cut(cut(text).encode("utf-8", "backslashreplace").decode())
+    return shortened_text(shortened_text(text).encode("utf-8", "backslashreplace").decode())

@@ -44,10 +44,10 @@ def _long(what: str, most: int) -> str:
     return f"it holds {what} of more than {most:,} characters"
 
 
-def cut(text: str) -> str:
+def shortened_text(text: str) -> str:
     """Return text that fits into a result: the end of a longer one is left out.
 
-    >>> len(cut("x" * 300_000)), cut("short")
+    >>> len(shortened_text("x" * 300_000)), shortened_text("short")
     (200000, 'short')
     """
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"

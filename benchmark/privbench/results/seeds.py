@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from privbench.results import audits
 from privbench.results.audits import MISSING, REFUSED, bound
 from privbench.results.record import Number
-from privbench.results.statistics import accuracy_interval, cut, estimate, paired
+from privbench.results.statistics import accuracy_interval, clipped, estimate, paired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -52,8 +52,8 @@ class Series:
         return estimate(self.numbers)
 
     def within(self, low: float | None, high: float | None) -> Estimate | None:
-        """``estimate`` with its interval cut to a range; None is no end."""
-        return None if self.estimate is None else cut(self.estimate, low, high)
+        """``estimate`` with its interval clipped to a range; None is no end."""
+        return None if self.estimate is None else clipped(self.estimate, low, high)
 
 
 _NONE = Series()

@@ -199,10 +199,10 @@ def estimate(numbers: Sequence[float]) -> Estimate | None:
     return Estimate(numbers[0], numbers[0], numbers[0]) if numbers else None
 
 
-def cut(made: Estimate, low: float | None = None, high: float | None = None) -> Estimate:
-    """Return an estimate with its interval cut to a range; None is no end.
+def clipped(made: Estimate, low: float | None = None, high: float | None = None) -> Estimate:
+    """Return an estimate with its interval clipped to a range; None is no end.
 
-    >>> cut(Estimate(0.9, 0.7, 1.1), 0, 1)
+    >>> clipped(Estimate(0.9, 0.7, 1.1), 0, 1)
     Estimate(value=0.9, low=0.7, high=1)
     """
     least = made.low if low is None else min(max(made.low, low), made.value)
@@ -219,7 +219,7 @@ def accuracy_interval(values: Sequence[float], rows: int | None = None) -> Estim
         rows: number of rows that an accuracy is a share of.
     """
     if len(values) > 1:
-        return cut(mean_over_seeds(values), 0.0, 1.0)
+        return clipped(mean_over_seeds(values), 0.0, 1.0)
     if not values or not rows:
         return None
     right = min(max(values[0], 0.0), 1.0) * rows
@@ -292,7 +292,7 @@ def worst_case(
         if higher
         else (min(one.low for one in every), made.value + weak)
     )
-    return Worst(best, cut(Estimate(made.value, *ends), low, high), len(values))
+    return Worst(best, clipped(Estimate(made.value, *ends), low, high), len(values))
 
 
 class Change(NamedTuple):

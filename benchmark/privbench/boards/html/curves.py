@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privbench.measure.games.metrics import Estimate, Refused, tpr_at_fpr
-from privbench.results.statistics import cut, mean_over_seeds
+from privbench.results.statistics import clipped, mean_over_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,7 +96,7 @@ def roc(trials: Iterable[Columns]) -> Roc:
                     rate,
                     known[0]
                     if len(known) == 1
-                    else cut(mean_over_seeds([one.value for one in known]), 0.0, 1.0),
+                    else clipped(mean_over_seeds([one.value for one in known]), 0.0, 1.0),
                 )
             )
     return Roc(
