@@ -133,7 +133,7 @@ class IsolatedAttack:
 
 
 @dataclass(frozen=True)
-class _Apart(Match):
+class _RemoteMatch(Match):
     """A match whose victim stays with the worker."""
 
     line: Any = None
@@ -172,7 +172,7 @@ def answer_isolated(pipe: Connection, lifeline: Connection, setup: Setup) -> Non
                 os.setpgid(0, 0)
                 begin(lifeline, partial(os.killpg, 0, signal.SIGKILL))
                 _end_with_parent()
-                _answered(Line(line), setup, work)
+                _answer_once(Line(line), setup, work)
                 said[0] = 1
                 sys.stdout.flush()
             os._exit(0)
@@ -192,8 +192,8 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
-def _answered(line: Line, setup: Setup, work: bytes) -> None:
-    """Let one attack answer once."""
+def _answer_once(line: Line, setup: Setup, work: bytes) -> None:
+    """Let one attack answer."""
     told: dict[str, Any] = {"error": "", "trace": "", "facts": {}, "trained": 0}
     tensors: Mapping[str, Tensor] = {}
     try:
@@ -203,7 +203,7 @@ def _answered(line: Line, setup: Setup, work: bytes) -> None:
         if isinstance(attack, SealedAttack):
             match = replace(match, cell=replace(match.cell, attack=attack.opened()))
         given = {field.name: getattr(match, field.name) for field in fields(match)}
-        match = _Apart(**given, line=line, described=described)
+        match = _RemoteMatch(**given, line=line, described=described)
         refuse_changed(who)
         with threads(setup.threads):
             tensors, told["facts"] = match.answer(shadows)

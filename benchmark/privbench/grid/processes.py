@@ -185,17 +185,18 @@ class Processes(Workers):
         ours, theirs = context.Pipe()
         life_ours, life_theirs = context.Pipe()
         worker = _Worker(number, None, ours, life_ours, device, code)
-        led_to = None
+        attack_process = None
         if apart:
             pipe, worker.apart = start_isolated(context, self._setup, life_theirs)
-            led_to = pipe, self.isolate
+            attack_process = pipe, self.isolate
         worker.process = start(
-            context, setup.threads, "privbench.grid.worker:work", theirs, life_theirs, setup, led_to
-        )
+            context, setup.threads, "privbench.grid.worker:work",
+            theirs, life_theirs, setup, attack_process,
+        )  # fmt: skip
         theirs.close()
         life_theirs.close()
-        if led_to:
-            led_to[0].close()
+        if attack_process:
+            attack_process[0].close()
         self._workers[number] = worker
         return worker
 

@@ -99,20 +99,19 @@ def work(
     pipe: Connection,
     lifeline: Connection,
     setup: Setup,
-    led_to: tuple[Connection, bool] | None,
+    attack_process: tuple[Connection, bool] | None,
 ) -> None:
     """Be a worker: make nodes until the pipe closes.
 
-    ``led_to`` holds the arguments of ``IsolatedAttack``.
+    ``attack_process`` holds the arguments of ``IsolatedAttack``.
 
     The lifeline ends with the parent, and then so does this process, also in the middle of a
     training. When memory runs out, the kernel is told to take a worker rather than the parent.
     """
     begin(lifeline, _leave)
     setup.load_plugins()
-    runner = runner_of(
-        setup, Reporter(pipe.send, setup.device), IsolatedAttack(*led_to) if led_to else None
-    )
+    isolated = IsolatedAttack(*attack_process) if attack_process else None
+    runner = runner_of(setup, Reporter(pipe.send, setup.device), isolated)
     while True:
         try:
             sent = pipe.recv_bytes()
