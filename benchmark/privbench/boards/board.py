@@ -181,11 +181,11 @@ class Leaderboard:
 
     @cached_property
     def skipped(self) -> Mapping[tuple[str, ...], list[Record]]:
-        """Victim, as ``panels.place`` names it, -> results of attacks that cannot run on it."""
+        """Victim, see ``panels.victim_met`` -> results of attacks that cannot run on it."""
         found: dict[tuple[str, ...], list[Record]] = {}
         for record in self.records:
             if record.status == "skipped":
-                at = panels.place(record.cell, record.cell.adversary)
+                at = panels.victim_met(record.cell, record.cell.adversary)
                 found.setdefault(at, []).append(record)
         return found
 

@@ -153,7 +153,7 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
         _compare(one, none, higher)
         if one is not none:
             cell = next(iter(one.spots.values())).records[0].cell
-            skipped = board.skipped.get(place(cell, adversary), [])
+            skipped = board.skipped.get(victim_met(cell, adversary), [])
             wanted = {aim: judges(board.judging, [d.name for d in cell.defenses], aim[0])
                       for aim in main}  # fmt: skip
             left = {aim: _not_met(wanted[aim], one, aim, skipped, len(seeds)) for aim in main}
@@ -165,7 +165,7 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
     )  # fmt: skip
 
 
-def place(cell: CellRecord, adversary: str) -> tuple[str, ...]:
+def victim_met(cell: CellRecord, adversary: str) -> tuple[str, ...]:
     """Return what an attack of that adversary meets in a cell, as text: data, protocol, victim."""
     protocol = json.dumps(cell.protocol, sort_keys=True)
     return cell.dataset.label, protocol, cell.target.label, cell.defense, adversary
