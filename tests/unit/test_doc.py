@@ -19,18 +19,28 @@ from privbench.measure.games.catalog import GAMES
 from privbench.plugins.about import about
 from privbench.plugins.hyperparameters import hyperparameters, values
 from privbench.plugins.requirements import REQUIREMENTS
-from privbench.plugins.variables import OWNERS, VARIABLES, Variable, of, page, settable
+from privbench.plugins.variables import OWNERS, VARIABLES, Variable, of, page
 
 if TYPE_CHECKING:
     from privbench.plugins.registry import Registry
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "plugins" / "class-variables.md"
+#: What the core sets or computes.
+OF_THE_CORE = {"place", "label", "identity", "digest"}
 
 
 def told(*args: str, want: int = 0) -> str:
     done = CliRunner().invoke(main, ["doc", *args])
     assert done.exit_code == want, done.output
     return done.output
+
+
+def settable(owner: str) -> set[str]:
+    """Return the public class variables and properties of an owner, as its code has them."""
+    cls = OWNERS[owner]
+    annotated = {n for n, of in inspect.get_annotations(cls).items() if n not in OF_THE_CORE}
+    properties = {n for n, of in vars(cls).items() if isinstance(of, property)}
+    return {n for n in annotated | (properties - OF_THE_CORE) if not n.startswith("_")}
 
 
 @pytest.mark.parametrize("owner", OWNERS)

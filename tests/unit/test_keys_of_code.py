@@ -14,14 +14,17 @@ import pytest
 
 import privbench
 import privbench_plugins
-from privbench.grid.keys import CODE_OF_RESULTS as RESULTS
 from privbench.ground.store import source
 from privbench.measure.victims.plan import CODE as VICTIMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOTS = {"outputs": ("privbench.measure.methods.oracle",), "victims": VICTIMS, "results": RESULTS}
+ROOTS = {
+    "outputs": ("privbench.measure.methods.oracle",),
+    "victims": VICTIMS,
+    "results": (source.COMPUTING,),
+}
 MODULES = sorted(m.name for m in walk_packages(privbench.__path__, "privbench."))
 PLUGINS = sorted(m.name for m in walk_packages(privbench_plugins.__path__, "privbench_plugins."))
 POINTS = sorted({point.module for point in entry_points(group="privbench")})
@@ -222,7 +225,7 @@ def test_words_in_measure_change_no_key_and_computing_lines_do(texts: Texts) -> 
         assert _digests() == before, f"{module}: words are in a key"
         for mutant in _mutants(text):
             _with(texts, module, mutant)
-            after = source.computing_digest(*RESULTS)
+            after = source.computing_digest(source.COMPUTING)
             assert after != before["results"], f"{module}: not in a key:\n{mutant}"
         _with(texts, module, None)
     assert counted > 500

@@ -14,9 +14,9 @@ from privbench.api.arguments import named_as_arguments
 from privbench.api.console import PLAIN, Watcher, summarise, terminal_console
 from privbench.api.results import Results
 from privbench.boards.board import Leaderboard
-from privbench.grid import run as grid
 from privbench.grid.apart import PlannedApart, is_planned_apart
 from privbench.grid.executors import Serial
+from privbench.grid.run import execute
 from privbench.grid.server import named_function
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.ground.errors import BadInputError
@@ -225,9 +225,7 @@ class Session:
                     planned.ask("watched_by", watcher)
                     if self.counts_models:
                         watcher.models = planned.ask("missing", self.out)
-                self.records = grid.execute(
-                    planned, self.out, executor=self.executor, watch=watcher
-                )
+                self.records = execute(planned, self.out, executor=self.executor, watch=watcher)
         finally:
             planned.close()
         return planned.trained_phases
@@ -258,6 +256,3 @@ def _writable(folder: Path, given: Path) -> None:
             f"--out {shown(str(given))} cannot be written ({error.strerror}): "
             "choose another directory"
         ) from None
-
-
-__all__ = ["Results", "Session", "run"]

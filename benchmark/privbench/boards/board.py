@@ -103,7 +103,7 @@ class Leaderboard:
 
     def missed(self, record: Record) -> bool:
         """Return whether its attack missed the planted leak of such a victim."""
-        return bool(self.planted_found) and verdicts.missed_planted(record, self.planted_found)
+        return verdicts.missed_planted(record, self.planted_found)
 
     @cached_property
     def _none_cells(self) -> Mapping[str, Seeds]:

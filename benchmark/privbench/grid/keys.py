@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from privbench.ground.store.machine import machine
-from privbench.ground.store.source import computing_digest, digest, source_digest
+from privbench.ground.store.source import COMPUTING, computing_digest, digest, source_digest
 from privbench.ground.store.store import Key
 from privbench.measure.games.catalog import GAMES
 
@@ -27,13 +27,10 @@ if TYPE_CHECKING:
     from privbench.measure.training.numerics import Numerics
     from privbench.measure.victims.play import NeededModels
 
-#: Code that determines a result.
-CODE_OF_RESULTS = ("privbench.measure",)
-
 
 def code_digest() -> str:
     """Digest of the code that determines results."""
-    return computing_digest(*CODE_OF_RESULTS)
+    return computing_digest(COMPUTING)
 
 
 def dataset_of(cell: Cell) -> Dataset:

@@ -41,8 +41,7 @@ class PlannedTrial:
 
     Attributes:
         trial: what is to run.
-        skip: why it is skipped.
-        failed: what went wrong when a plugin was asked about its cell, and the traceback.
+        skip, failed: see ``Item``.
     """
 
     trial: Trial

@@ -132,18 +132,6 @@ VARIABLES = (
 )  # fmt: skip
 
 
-def settable(owner: str) -> set[str]:
-    """Return the public class variables and properties of an owner, as its code has them."""
-    cls = OWNERS[owner]
-    annotated = {n for n, of in inspect.get_annotations(cls).items() if n not in _OF_THE_CORE}
-    properties = {n for n, of in vars(cls).items() if isinstance(of, property)}
-    return {n for n in annotated | (properties - _OF_THE_CORE) if not n.startswith("_")}
-
-
-#: What the core sets or computes.
-_OF_THE_CORE = {"place", "label", "identity", "digest"}
-
-
 def of(method: Any) -> Iterator[tuple[str, str]]:
     """Yield name and value of each class variable that a method sets to something of its own."""
     for variable in VARIABLES:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Where ``epsilon`` is read off the ROC curve, and its delta.
 EPSILON_FPR, DELTA = 0.01, 1e-5
+#: Of each side, that stand for an attack that learns nothing.
+_ROWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,10 @@ class Answers:
         return cls(np.sort(scores[member])[::-1], np.sort(scores[~member])[::-1], called)
 
     @classmethod
-    def of_no_leak(cls, rows: int = 100_000) -> Answers:
+    def of_no_leak(cls) -> Answers:
         """Those of an attack that learns nothing: both sides have the same scores."""
-        scores = np.arange(rows, 0.0, -1.0)
-        half = round(rows / 2)
-        return cls(scores, scores, (half, half))
+        scores = np.arange(_ROWS, 0.0, -1.0)
+        return cls(scores, scores, (_ROWS // 2, _ROWS // 2))
 
     @property
     def sizes(self) -> tuple[int, int]:
