@@ -7,6 +7,7 @@ import ctypes
 import math
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,7 @@ import click
 from privbench.ground.text import shown, terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class Whole(click.IntRange):
@@ -32,6 +33,14 @@ class Finite(click.FloatRange):
         if not math.isfinite(made):
             self.fail(f"{shown(value)} is not a finite number.", param, ctx)
         return made
+
+
+def data_root_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option for the directory of datasets, with that help."""
+    return click.option(
+        "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
+        help=text,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

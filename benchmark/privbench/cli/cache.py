@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privbench.cli.border import Finite, Whole, say
+from privbench.cli.border import Finite, Whole, data_root_option, say
 from privbench.cli.refusal import refuse
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
@@ -63,10 +63,7 @@ def gc(older_than: float | None) -> None:
 @cache.command("export")
 @click.argument("suite", type=click.Path(path_type=Path))
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
-    help="Directory of datasets.",
-)  # fmt: skip
+@data_root_option("Directory of datasets.")
 @click.option("--device", default="auto", show_default=True, help="That of the run.")
 @click.option("--threads", type=Whole(min=1), default=1, show_default=True, metavar="N",
               help="Those of the run.")  # fmt: skip

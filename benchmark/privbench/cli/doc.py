@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from privbench.cli import completion
-from privbench.cli.border import say
+from privbench.cli.border import data_root_option, say
 from privbench.cli.glossary import glossary
 from privbench.ground.errors import BadInputError, UnknownNameError, nearest
 from privbench.ground.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from privbench.cli.index import Index
     from privbench.cli.listed import Listed
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", shell_complete=completion.among(completion.explained))
 @click.option("--full", is_flag=True, help="Print the whole text of a method.")
-@click.option(
-    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
-    help="Directory of datasets, for a dataset that its files describe.",
-)  # fmt: skip
+@data_root_option("Directory of datasets, for a dataset that its files describe.")
 @click.pass_obj
 def doc(chosen: list[Choice], name: str, full: bool, data_root: Path | None) -> None:
     """Explain a method, a dataset, a protocol, a game or a word of the glossary on one screen.

@@ -19,7 +19,7 @@ from privbench import __version__
 from privbench.cli import completion
 from privbench.cli.audit import audit
 from privbench.cli.boards import leaderboard, merge, report, score
-from privbench.cli.border import Finite, Whole, prints_to_stderr, say
+from privbench.cli.border import Finite, Whole, data_root_option, prints_to_stderr, say
 from privbench.cli.cache import cache
 from privbench.cli.coins import coins
 from privbench.cli.compare import compare
@@ -229,10 +229,7 @@ def _chosen(given: str) -> str | Path:
     "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
     help="Directory for results; results in it are kept.",
 )  # fmt: skip
-@click.option(
-    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
-    help="Directory of datasets; without it, data are downloaded.",
-)  # fmt: skip
+@data_root_option("Directory of datasets; without it, data are downloaded.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1 or auto.")
 @click.option("--compile", "compiled", is_flag=True, help="Use torch.compile to train encoders.")
 @click.option(

@@ -14,7 +14,7 @@ import click
 from privbench import API_VERSION, __version__
 from privbench import __all__ as PUBLIC
 from privbench.cli import completion
-from privbench.cli.border import say
+from privbench.cli.border import data_root_option, say
 from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.ground.text import shown
 
@@ -99,10 +99,7 @@ def new(kind: str, name: str, out: Path) -> None:
 
 @click.command()
 @click.argument("name", shell_complete=completion.among(completion.checked))
-@click.option(
-    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
-    help="Directory of datasets, for a dataset that reads files.",
-)  # fmt: skip
+@data_root_option("Directory of datasets, for a dataset that reads files.")
 @click.pass_obj
 def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
     """Run the conformance kit on a method, a plugin, a package, a FILE.py or a game's attacks.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privbench.cli import completion
-from privbench.cli.border import Whole, say
+from privbench.cli.border import Whole, data_root_option, say
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import several, shown
 
@@ -32,10 +32,7 @@ _MOST_SHOWN = 50
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Directory for the new result [none is kept]."
 )
-@click.option(
-    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
-    help="Directory of datasets; without it, they are downloaded.",
-)  # fmt: skip
+@data_root_option("Directory of datasets; without it, they are downloaded.")
 @click.option("--device", help="cpu, cuda, cuda:1 or auto [that of the result].")
 @click.pass_obj
 def reproduce(chosen: list[Choice], /, result: Path, **options: Any) -> None:
@@ -197,10 +194,7 @@ def _other_truth(record: Record, folder: Path, ours: Record, out: Path) -> bool:
 @click.option("--seeds", type=Whole(1, 1000), metavar="N", help="The first N seeds [all].")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("challenge"),
               show_default=True, help="Directory for the new results.")  # fmt: skip
-@click.option(
-    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
-    help="Directory of datasets; without it, they are downloaded.",
-)  # fmt: skip
+@data_root_option("Directory of datasets; without it, they are downloaded.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1 or auto.")
 @click.option("--jobs", default="1", show_default=True, metavar="N",
               help="Worker processes; auto: one per core.")  # fmt: skip
