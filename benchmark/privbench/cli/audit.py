@@ -1,4 +1,4 @@
-"""``privbench audit``: attack a model of one's own."""
+"""``privbench audit`` of a model of one's own, with ``coins``, ``compare`` and ``verify``."""
 
 from __future__ import annotations
 
@@ -198,3 +198,56 @@ def _status(made: Audit) -> int:
     if any(one.status == "failed" for one in (*made, *tried)):
         return 1
     return 2 if made.not_printed else 0
+
+
+@click.command()
+@click.argument("rows", type=click.Path(path_type=Path))
+@click.option("--count", type=Whole(min=1), metavar="N", required=True,
+              help="Rows with a coin; the others are all trained on.")  # fmt: skip
+@click.option("--seed-file", type=click.Path(path_type=Path), required=True, metavar="FILE",
+              help="New file for the secret of the coins.")  # fmt: skip
+def coins(rows: Path, count: int, seed_file: Path) -> None:
+    """Toss a coin for each of N rows: train on it or not.
+
+    ROWS is a .npz file; NAME-included.npz and NAME-excluded.npz are written beside it. Train on the
+    first one; then `privbench audit --claim EPSILON,DELTA --coins FILE` tests the claim.
+    """
+    from privbench.api.own_model.claim import most
+    from privbench.api.own_model.coins import coins_to_files
+
+    inside, outside, included, excluded = coins_to_files(rows, count, seed_file)
+    say(f"Train on {inside} ({included:,} rows), not on {outside} ({excluded:,} rows). Then audit "
+        f"with --members {inside} --nonmembers {outside} --coins {seed_file} --claim "
+        f"EPSILON,DELTA. Keep all three files secret. {count:,} coins can refute claims of ε "
+        f"below {most(count):.1f}, if an attack is perfect.")  # fmt: skip
+
+
+@click.command()
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+def compare(old: Path, new: Path) -> None:
+    """Say whether the NEW version of a model leaks more than the OLD one.
+
+    Both are folders of `privbench audit`, of the same rows and attacks. The tests are paired by
+    row, and corrected for the number of attacks.
+    """
+    from privbench.api.comparing import compare
+
+    say(str(compare(old, new)))
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--digest", metavar="HEX",
+              help="Digest that the audit printed, kept elsewhere.")  # fmt: skip
+def verify(folder: Path, digest: str | None) -> None:
+    """Say whether anything in the FOLDER of an audit has changed since.
+
+    Without --digest it finds damage, but no one who also wrote SHA256SUMS anew. Exit status: 0 if
+    nothing has changed, 1 if files changed, are missing or are new, 2 if there is no audit.
+    """
+    from privbench.api.own_model.sums import verified
+
+    made = verified(folder, digest)
+    say(made.words)
+    sys.exit(int(not made.unchanged))

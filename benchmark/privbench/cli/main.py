@@ -17,18 +17,15 @@ import click
 
 from privbench import __version__
 from privbench.cli import completion
-from privbench.cli.audit import audit
+from privbench.cli.audit import audit, coins, compare, verify
 from privbench.cli.boards import leaderboard, merge, report, score
 from privbench.cli.border import Finite, Whole, data_root_option, prints_to_stderr, say
 from privbench.cli.cache import cache
-from privbench.cli.coins import coins
-from privbench.cli.compare import compare
 from privbench.cli.doc import doc
 from privbench.cli.plugins import check, new
 from privbench.cli.refusal import refuse
 from privbench.cli.show import show
 from privbench.cli.trust import challenge, check_submission, reproduce
-from privbench.cli.verify import verify
 from privbench.ground.errors import BadInputError, PrivbenchError, UnknownNameError
 from privbench.ground.text import shown
 
