@@ -256,7 +256,7 @@ def test_a_copy_inside_another_checkout_names_no_commit(tmp_path: Path) -> None:
 
 def test_statistics_need_no_torch() -> None:
     code = (
-        "import sys, privbench.boards.verdicts, privbench.boards.per_example, "
+        "import sys, privbench.boards.verdicts, privbench.boards.row_exposure, "
         "privbench.results.samples; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privbench.boards.per_example import vulnerability
+from privbench.boards.row_exposure import vulnerability
 from privbench.ground.text import markdown
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
-from privbench.boards.per_example import FPR, agreement
+from privbench.boards.row_exposure import FPR, agreement
 from privbench.boards.rows import summary
 from privbench.boards.single_rows import ROWS_TEXT, named, plain, single_rows, table
 from privbench.check.rescore import by_cell

@@ -14,7 +14,7 @@ from privbench.api.own_model.plot import AuditPlot
 from privbench.api.results import Results
 from privbench.boards.board import Leaderboard
 from privbench.boards.html.notebook import notebook
-from privbench.boards.per_example import exposure
+from privbench.boards.row_exposure import exposure
 from privbench.ground.text import several, shown
 from privbench.measure.games.metrics import auc_band, clopper_pearson
 from privbench.results.fixed_fpr import true_fpr

@@ -104,7 +104,7 @@ class Defense(Method):
             epsilon, use only defenses that do not.
         strength: the hyperparameter that trades utility for protection; None if there is no such.
         family: defenses of one family share seeds, and so the results of ``once``; "" for no
-            sharing.
+            sharing. Not a family of settings on boards.
     """
 
     protects: ClassVar[tuple[str, ...]]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from privbench.boards.per_example import agreement, exposure, found, vulnerability
+from privbench.boards.row_exposure import agreement, exposure, found, vulnerability
 from privbench.boards.single_rows import single_rows
 from privbench.measure.games.metrics import auc
 
