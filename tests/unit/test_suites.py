@@ -38,6 +38,8 @@ EXPECTED = (
     "metric-modified-entropy needs POSTERIORS, which target supervised under confidence-masking(",
     "nn-mia needs POSTERIORS, which target supervised under confidence-masking(mask=label) does",
     "order-lira needs POSTERIORS, which target supervised under confidence-masking(mask=label) do",
+    "dual-cmia needs POSTERIORS, which target supervised under confidence-masking(mask=label) doe",
+    "dual-cmia-head needs POSTERIORS, which target supervised under confidence-masking(mask=label",
     "dual-lira needs POSTERIORS, which target supervised under confidence-masking(mask=label) doe",
     "dual-head needs POSTERIORS, which target supervised under confidence-masking(mask=label) doe",
 )
