@@ -43,7 +43,7 @@ class Judge:
 EVERY = ""
 
 #: Game -> the strongest attacks of each access level that every suite can afford; they judge every
-#: defense of the game. ``cmia`` and ``label-cmia`` train four times as many shadows and mostly find
+#: defense of the game. ``cmia`` and its like train four times as many shadows and mostly find
 #: more. The game of a plugin has none.
 STRONGEST: Mapping[str, tuple[Judge, ...]] = {
     "membership": (

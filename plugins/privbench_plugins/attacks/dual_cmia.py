@@ -15,7 +15,10 @@ knows true labels and trains shadow models on subsets of the candidate rows. Ste
    the shadows of all rounds. Score: the log-likelihood ratio.
 
 Deviations: see the classes. What to expect: more than any other attack where no defense acts, for
-four times as many shadows.
+four times as many shadows. ``supervised`` on digits, 100 members among 500 rows, mean of 3 seeds of
+the suite digits-cascade, AUC and TPR at 1 % FPR: ``dual-cmia`` .915, 46.3 %, ``dual-cmia-encoder``
+.911, 41.7 %, ``dual-cmia-head`` .929, 47.0 % (``cmia`` .891, 33.0 %; with 16 shadows ``dual-lira``
+.862, 32.7 %, ``dual-encoder`` .867, 31.0 %, ``dual-head`` .882, 34.7 %); null victims .48.
 """
 
 from __future__ import annotations
