@@ -158,8 +158,8 @@ def test_one_far_value_rounds_no_other(far: float, tmp_path: Path) -> None:
     found = audit(tmp_path, ask, members=(x[:N], Y[:N]), nonmembers=(x[N:], Y[N:]))
     assert found[0].utility["train_accuracy"] == 1
     asked = np.unique(np.concatenate(got), axis=0)
-    distance = np.abs(asked[:, None] - x[None]).max(2).min(1)
-    assert distance[np.abs(asked[:, 0]) < 1].max() < 1e-6
+    distance = np.abs(x[:, None] - asked[None]).max(2).min(1)
+    assert distance[np.abs(x[:, 0]) < 1].max() < 1e-6
 
 
 def test_rows_that_a_far_value_moves_together_stay_different(tmp_path: Path) -> None:

@@ -391,10 +391,10 @@ def test_what_will_be_sent_is_said_first(tmp_path: Path, served: Served) -> None
         return heard.file.getvalue()
 
     told = said()
-    assert f"{served.url} will be sent 200 rows in 4 requests.\n" in told
+    assert f"{served.url} will be sent 264 rows in 5 requests, 64 of them changed, which" in told
     assert "The first request (64 rows) took 0.0" in told
-    assert "s: the other 3 take about 1 s.\n" in told
-    assert served.rows == 200
+    assert "s: the other 4 take about 1 s.\n" in told
+    assert served.rows == 264
     told = said()
     assert "will be sent 48 rows in 1 request, 48 of them to compare with the answers" in told
     assert "The first request" not in told
@@ -408,8 +408,8 @@ def test_attacks_that_ask_for_more_are_named(registry: Registry) -> None:
     assert more == {"label-only-noise": 350, "label-only-boundary": 0}
     heard = Console(file=io.StringIO(), width=300)
     url = "http://h/?key=abcd"
-    asked = SimpleNamespace(endpoint=Endpoint(url), kept=lambda _: ["", "now"])
-    reach.announce(asked, torch.zeros(2, 1), more, heard)
+    asked = SimpleNamespace(endpoint=Endpoint(url), kept=lambda of: ["", "now"][: len(of)])
+    reach.announce(asked, torch.zeros(2, 1), torch.zeros(0, 1), more, heard)
     told = heard.file.getvalue()  # type: ignore[attr-defined]
     assert told.startswith("http://h/?key=*** will be sent 2 rows in 2 requests, 1 of them to comp")
     assert told.endswith("kept; label-only-noise asks about 350 more at most; label-only-boundary "
@@ -418,10 +418,10 @@ def test_attacks_that_ask_for_more_are_named(registry: Registry) -> None:
 
 def test_more_than_max_queries_are_never_sent(tmp_path: Path, served: Served) -> None:
     with pytest.raises(BadInputError) as error:
-        run(tmp_path, served.url, max_queries=199)
+        run(tmp_path, served.url, max_queries=263)
     assert str(error.value) == (
-        f"max_queries 199: {served.url} will be sent 200 rows in 4 requests: allow more, or give "
-        "fewer rows; nothing was sent"
+        f"max_queries 263: {served.url} will be sent 264 rows in 5 requests, 64 of them changed, "
+        "which tell it from other models: allow more, or give fewer rows; nothing was sent"
     )
     assert not served.bodies
     asked = Endpoint(served.url, max_queries=100, ledger=str(tmp_path / "ledger"))
@@ -433,7 +433,7 @@ def test_more_than_max_queries_are_never_sent(tmp_path: Path, served: Served) ->
     again = Endpoint(served.url, max_queries=100, ledger=str(tmp_path / "ledger"))
     again(MEMBERS["x"])  # 64 of them are kept
     assert served.rows == 100
-    assert len(run(tmp_path / "whole", served.url, max_queries=200)) == 2
+    assert len(run(tmp_path / "whole", served.url, max_queries=264)) == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*is repeated in")
@@ -465,9 +465,9 @@ def test_a_path_is_names_numbers_and_stars() -> None:
 def test_the_command_asks_in_a_format(tmp_path: Path, served: Served) -> None:
     served.answer = SERVERS["kserve"]
     rows = files(tmp_path, members=MEMBERS, nonmembers=NONMEMBERS)
-    words = ["audit", "--model", served.url, *rows, "--format", "kserve", "--max-queries", "200",
+    words = ["audit", "--model", served.url, *rows, "--format", "kserve", "--max-queries", "264",
              "--attack", "metric-confidence", "--out", str(tmp_path / "out")]  # fmt: skip
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
-    assert "will be sent 200 rows in 4 requests." in done.output
+    assert "will be sent 264 rows in 5 requests, 64 of" in done.output
     assert "The model leaks who its members are." in done.output

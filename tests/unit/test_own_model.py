@@ -36,6 +36,7 @@ from privbench.api.own_model.words import outstanding
 from privbench.boards import verdicts
 from privbench.cli.main import main
 from privbench.measure.games.metrics import Estimate, tpr_at_fpr
+from privbench.toolbox.asked_model import Form
 from privbench.toolbox.endpoint import Endpoint
 from privbench.toolbox.messages import plain
 from privbench.toolbox.opened_model import given, opened
@@ -623,16 +624,16 @@ def test_an_endpoint_is_asked_each_row_once_and_resumes(
     results = run(tmp_path, url, batch=20)
     assert clock.slept == [0.5, 1.0]
     assert auc(results) > 0.85
-    assert len(set(counted.rows)) == 200
-    assert len(counted.rows) == 200 + 48  # of the 60 that were kept, asked again
+    assert len(set(counted.rows)) == 200 + 64
+    assert len(counted.rows) == 264 + 48  # of the 60 that were kept, asked again
     assert re.search(rf"Kept answers: 60, which {url} gave at 20\S+ \S+ UTC", results.summary)
     known = (one for one in (tmp_path / "out").glob("*.json") if one.name != "audit.json")
     before = {path: path.read_bytes() for path in known}
     again = run(tmp_path, url, batch=20)
-    assert len(counted.rows) == 200 + 2 * 48
+    assert len(counted.rows) == 264 + 2 * 48
     assert len(ledger.read_text().splitlines()) == 1 + len(counted.rows)
     assert {path: path.read_bytes() for path in before} == before
-    assert f"Kept answers: 200, which {url} gave at " in again.summary
+    assert f"Kept answers: 264, which {url} gave at " in again.summary
     assert "it answers 48 of 48 of these rows in the same way." in again.summary
     direct = privbench.audit(
         counted.model, members=MEMBERS, nonmembers=NONMEMBERS, attacks=QUICK, out=tmp_path / "d"
@@ -662,7 +663,7 @@ def test_a_retrained_endpoint_keeps_no_verdict(
     assert after.pop(ledger).startswith(before.pop(ledger))
     assert after == before
     counted.model = forest(MEMBERS)  # the old one is back: what was kept counts
-    assert "Kept answers: 200" in run(tmp_path, url).summary
+    assert "Kept answers: 264" in run(tmp_path, url).summary
 
 
 def test_an_endpoint_that_is_gone_keeps_no_verdict(
@@ -674,15 +675,15 @@ def test_an_endpoint_that_is_gone_keeps_no_verdict(
     given = files(tmp_path, members=MEMBERS, nonmembers=NONMEMBERS)
     sentence = told(["--model", url, *given, "--out", str(tmp_path / "out")])
     assert "it refuses (404 Not Found)" in sentence
-    assert re.search(r"its 200 answers of 20\S+ \S+ UTC.* stay in \S+, and count once", sentence)
-    assert "Kept answers: 200" in run(tmp_path, url).summary
+    assert re.search(r"its 264 answers of 20\S+ \S+ UTC.* stay in \S+, and count once", sentence)
+    assert "Kept answers: 264" in run(tmp_path, url).summary
 
 
 def test_a_server_may_round_and_batch(tmp_path: Path, server: tuple[Server, str]) -> None:
     counted, url = server
     run(tmp_path, url)
     counted.noise = 0.02
-    assert "Kept answers: 200" in run(tmp_path, url).summary
+    assert "Kept answers: 264" in run(tmp_path, url).summary
 
 
 def test_twenty_rows_of_each_sort_are_enough(tmp_path: Path) -> None:
@@ -998,6 +999,41 @@ def test_answers_agree_up_to_rounding(tmp_path: Path) -> None:
 
     with pytest.raises(BadInputError, match="another model"):
         run(tmp_path, differs)
+
+
+def test_models_that_are_alike_on_the_rows_only_are_two(tmp_path: Path) -> None:
+    """An attack that asks about changed rows would find the answers of the other one."""
+    known = np.concatenate([MEMBERS["x"], NONMEMBERS["x"]])
+
+    def answers(elsewhere: float) -> Any:
+        def ask(x: np.ndarray) -> np.ndarray:
+            away = np.abs(x[:, None] - known).max(2).min(1) > 1e-3
+            p = np.where(away, elsewhere, 0.3 + 0.4 * (x[:, 0] > 0))
+            return np.stack([1 - p, p], 1)
+
+        return ask
+
+    first = run(tmp_path, answers(0.5))
+    assert [one.trial for one in run(tmp_path, answers(0.5))] == [one.trial for one in first]
+    with pytest.raises(BadInputError, match="another model"):
+        run(tmp_path, answers(0.6))
+
+
+def test_changed_rows_are_other_rows_and_whole_numbers_stay_whole() -> None:
+    draw = np.random.default_rng(0)
+    x = torch.from_numpy(np.c_[draw.random((200, 3)), draw.integers(0, 9, (200, 3)) / 8]).float()
+
+    def asked(source: str) -> Any:
+        return SimpleNamespace(form=Form("labels", low=(0.0,), high=(8.0,), source=source))
+
+    made = identity.changed(asked(""), x)
+    assert made.shape == (64, 6)
+    assert (8 * made[:, 3:] == (8 * made[:, 3:]).round()).all()
+    assert ((made[:, None] - x).abs().amax(2).amin(1) > 1e-4).all()
+    assert identity.changed(asked(""), x[:20]).shape == (20, 6)
+    assert not len(identity.changed(asked("given:1"), x))
+    halves = identity.changed(asked(""), x.reshape(200, 1, 2, 3))
+    assert torch.equal(halves.flatten(1), made)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from privbench.api.own_model.claim import Claim
     from privbench.api.own_model.rows import Given, Rows
@@ -245,22 +246,21 @@ def audited(
         "gives": "posteriors" if rows.targets is None else "values",
     }  # fmt: skip
     if model.startswith(reach.ADDRESSES):
-        if checkpoint:
-            raise BadInputError("checkpoint: an endpoint has its own weights: leave it out")
-        given["ledger"] = str((Path(out) / LEDGER).absolute())
-        given |= asking.fields()
+        given |= _reached(asking, checkpoint, Path(out))
     target = target.replace(**given).reopened()
     rows = _as_numbered(rows, target, output)
     asked = target.asked(rows.classes)
     candidates = torch.from_numpy(rows.unit()[: rows.of("nonmembers").stop])
+    changed = identity.changed(asked, candidates)
     if asked.endpoint is not None:
         named = [registry.get("attack", name).preset(preset)
                  for name in (*attacks, *judge_names(registry, tried))]  # fmt: skip
-        reach.announce(asked, candidates, reach.more_queries(named, settings or {}), console)
-    kept = identity.confirmed(asked, candidates, model, Path(out))
-    answers, note = _of_both(_answers(asked, rows), rows, output)
-    answers = identity.identified(answers, Path(out))
-    given["answered"] = identity.digest(answers)
+        reach.announce(asked, candidates, changed, reach.more_queries(named, settings or {}),
+                       console)  # fmt: skip
+    kept = identity.confirmed(asked, torch.cat([candidates, changed]), model, Path(out))
+    whole, note = _of_both(_answers(asked, rows, changed), rows, output)
+    whole = identity.identified(whole, Path(out))
+    given["answered"], answers = identity.digest(whole), whole[: len(candidates)]
     given["gives"] = _kind(rows, answers, output, alone=alone)
     rows = rows.knowing(answers, given["gives"])
     if given["gives"] == "embeddings" and shadow_recipe is None and not (attacks or shadow):
@@ -288,7 +288,7 @@ def audited(
                "jobs": jobs, "executor": "serial" if str(jobs) == "1" else None}  # fmt: skip
     session = _session(suite, chosen, options, console or Console(quiet=True))
     _refuse_other_audit(session, Path(out))
-    identity.keep(answers, Path(out))
+    identity.keep(whole, Path(out))
     session.counts_models = own
     session.run()
     _refuse_recipe(session)
@@ -494,6 +494,13 @@ def _refuse_logits(answers: NDArray[np.float64], y: NDArray[np.int64]) -> None:
                             "logits, or embeddings")  # fmt: skip
 
 
+def _reached(asking: reach.Asking, checkpoint: str | Path, out: Path) -> dict[str, Any]:
+    """Return the fields of ``own-model`` that say how an endpoint is reached."""
+    if checkpoint:
+        raise BadInputError("checkpoint: an endpoint has its own weights: leave it out")
+    return {"ledger": str((out / LEDGER).absolute()), **asking.fields()}
+
+
 def _absolute(path: str | Path) -> str:
     return str(Path(path).absolute()) if path else ""
 
@@ -505,8 +512,8 @@ def _refuse_no_shadows(width: int) -> None:
                         f"logits, and number y from 0 to {width - 1}")  # fmt: skip
 
 
-def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
-    """Return the model's answers to members and nonmembers: (n,) or (n, k)."""
+def _answers(asked: Any, rows: Rows, changed: Tensor) -> NDArray[np.float64]:
+    """Return the model's answers to members, nonmembers and changed rows: (n,) or (n, k)."""
     unit, made = rows.unit(), []
     for source in ("members", "nonmembers"):
         x = torch.from_numpy(unit[rows.of(source)])
@@ -521,7 +528,8 @@ def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
     if len(widths) > 1:
         raise BadInputError("the model's answers differ in width: return as many numbers for each "
                             "row")  # fmt: skip
-    return np.concatenate(made)
+    first = torch.from_numpy(unit[:1])
+    return np.concatenate([*made, identity.beside(asked, changed, first, made[0])])
 
 
 def _of_both(

@@ -46,8 +46,8 @@ class Model(BaseModel):
         name: as it was given; of an address, without the values of its query.
         version: the user's name for its version; "" without one.
         gives: what it answers: posteriors, logits, labels, embeddings or values.
-        answers_sha256: SHA-256 digest of its answers to members and nonmembers, 64 hexadecimal
-            digits.
+        answers_sha256: SHA-256 digest of its answers to members, nonmembers and at most 64 changed
+            rows, 64 hexadecimal digits.
         parameters: number of its parameters; null if they cannot be counted, as of anything but a
             torch module.
         members_per_parameter: members of the audit for each parameter; null without their number.

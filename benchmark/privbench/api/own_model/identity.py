@@ -1,8 +1,12 @@
-"""Which model an audit is about: told by its answers to the members and nonmembers.
+"""Which model an audit is about: told by its answers to members, nonmembers and changed rows.
 
 A file of weights or a pickle does not tell: the same forest, loaded twice, has other bytes. Answers
 tell, up to rounding. So the answers of the first run are kept beside its results; another run is
 about the same model if its answers agree with them, and then has their digest.
+
+Some attacks ask about changed rows, and two models may agree on the rows as they are and on no
+other. So up to 64 changed rows are asked too, if the model can be asked about any: half of them mix
+the columns of two rows, half are rows with noise of several sizes.
 
 Answers of an endpoint are kept one by one, so that no row is paid for twice. Before they count,
 it is asked some of the rows again: it may have been trained again, or be gone. Another model is
@@ -16,6 +20,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.files import write
@@ -28,13 +33,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-#: The file of the answers to members, then nonmembers, beside the results.
+#: The file of the answers to members, then nonmembers, then changed rows, beside the results.
 ANSWERS = "answers.npy"
 #: Numbers that agree differ at most by this share: what float32 loses in a network, several times.
 ROUNDING = 1e-4
 _OF_SERVERS = 0.05  # the same for answers of a server
 AGAIN = 48  # rows that an endpoint is asked again
 _SMALLEST = 1e-7  # differences below it are rounding, whatever the number
+CHANGED = 64  # changed rows that a model is asked
+_SIGMAS = (0.01, 0.03, 0.1, 0.3)  # of their noise, of the range of a column
 
 
 def differing(
@@ -55,6 +62,49 @@ def differing(
     return np.asarray(apart.any(1))
 
 
+def changed(asked: Any, x: Tensor) -> Tensor:
+    """Return rows that are changed ones of x (n, *shape) in [0, 1]: (m, *shape), m at most 64.
+
+    Hardly any is also in x. Whole numbers stay whole. There are none if the model gets the user's
+    own rows: then no attack asks about others.
+    """
+    if asked.form.source:
+        return x[:0]
+    draw = np.random.default_rng(0)
+    order = draw.permutation(len(x))
+    first, second = (x[np.roll(order, by)[:CHANGED]].flatten(1) for by in (0, 1))
+    sizes = tuple(first.shape)
+    mixed = torch.where(torch.from_numpy(draw.random(sizes) < 1 / 2), first, second)
+    units = asked.form.in_units(first.reshape(-1, *x.shape[1:])).flatten(1)
+    whole = (units == units.round()).all(0)
+    sigmas = np.resize(np.repeat(_SIGMAS, 2), sizes[0])[:, None]
+    noise = torch.from_numpy((sigmas * draw.normal(size=sizes)).astype(np.float32))
+    noisy = torch.where(whole, mixed, (first + noise).clamp(0, 1))
+    made = torch.where(torch.arange(sizes[0])[:, None] % 2 == 0, mixed, noisy)
+    return made.reshape(-1, *x.shape[1:])
+
+
+def beside(asked: Any, rows: Tensor, x: Tensor, answers: NDArray[np.float64]) -> Any:
+    """Return the answers to changed rows; none, (0, ...), if the model answers no such rows.
+
+    Args:
+        asked: module that asks the model.
+        rows: from ``changed``.
+        x: (n, *shape) rows that it answered.
+        answers: (m,) or (m, k), some of its answers.
+
+    Raises:
+        BadInputError: if an endpoint does not answer any more.
+    """
+    try:
+        made = asked.raw(rows) if len(rows) else answers[:0]
+    except BadInputError:  # the attacks that ask about changed rows will meet it, too
+        if asked.endpoint is not None:
+            asked.again(x[:1])
+        return answers[:0]
+    return made if made.shape[1:] == answers.shape[1:] else answers[:0]
+
+
 def confirmed(asked: Any, x: Tensor, url: str, out: Path) -> str:
     """Ask an endpoint again some of the rows whose answers are kept; return a sentence about them.
 
@@ -64,7 +114,7 @@ def confirmed(asked: Any, x: Tensor, url: str, out: Path) -> str:
 
     Args:
         asked: module that asks the model.
-        x: (n, *shape) rows in [0, 1], members and nonmembers.
+        x: (n, *shape) rows in [0, 1], members, nonmembers and changed rows.
         url: of the endpoint.
         out: folder of the audit.
 

@@ -92,12 +92,15 @@ def more_queries(
     return made
 
 
-def announce(asked: Any, x: Tensor, more: Mapping[str, int], console: Console | None) -> None:
+def announce(
+    asked: Any, x: Tensor, changed: Tensor, more: Mapping[str, int], console: Console | None
+) -> None:
     """Say how many rows an endpoint will be sent and, after the first request, how long it takes.
 
     Args:
         asked: module that asks the endpoint.
         x: (n, *shape) members and nonmembers, in [0, 1].
+        changed: (m, *shape) rows by which it is told from models that answer x alike.
         more: from ``more_queries``.
         console: where it is said; None for nowhere.
 
@@ -105,13 +108,14 @@ def announce(asked: Any, x: Tensor, more: Mapping[str, int], console: Console | 
         BadInputError: if it is more than ``max_queries``.
     """
     endpoint = asked.endpoint
-    times = asked.kept(x)
-    new = sum(not one for one in times)
-    again = min(AGAIN, len(times) - new)
-    certain = new + again
-    requests = math.ceil(new / endpoint.batch) + math.ceil(again / endpoint.batch)
+    counts = [sum(not time for time in asked.kept(of)) if len(of) else 0 for of in (x, changed)]
+    again = min(AGAIN, len(x) + len(changed) - sum(counts))
+    certain = sum(counts) + again
+    requests = sum(math.ceil(count / endpoint.batch) for count in (*counts, again))
     place = shown(redacted(endpoint.url), 200)
     told = f"{place} will be sent {several(certain, 'row')} in {several(requests, 'request')}"
+    if counts[1]:
+        told += f", {counts[1]} of them changed, which tell it from other models"
     if again:
         told += f", {again} of them to compare with the answers that are kept"
     for name, rows in more.items():
