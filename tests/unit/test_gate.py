@@ -224,6 +224,24 @@ def test_a_higher_threshold_is_never_harder_to_pass(
         assert not broken
 
 
+def test_a_group_above_a_threshold_fails_it() -> None:
+    """Of 20 + 20 rows that are all right, the lower end is (error / 2) ** (1 / 20)."""
+    groups = {"class 3": Answers.of(PERFECT), "class 4": Answers.of(EQUAL)}
+    made = judged({"equal": EQUAL}, {"auc": 0.6}, groups=groups)
+    low = (gate.ERROR_OF_GROUPS / 2 / 2) ** (1 / 20)
+    assert made.outcome == "failed"
+    assert made.thresholds[0].words == (
+        f"auc=0.6 failed. Above it, by the strongest attack: the rows of class 3 with 1.000 "
+        f"({low:.3f} to 1.000, corrected for the number of groups)."
+    )
+    assert judged({"equal": EQUAL}, {"auc": 0.9}, groups=groups).outcome == "passed"
+    unsure = judged({"equal": EQUAL}, {"auc": 0.6}, groups=groups, no_verdict="check")
+    assert unsure.outcome == "undecided"
+    both = judged({"equal": EQUAL}, {"auc": 0.6}, groups={**groups, "<b>\n": Answers.of(PERFECT)})
+    assert both.thresholds[0].words.endswith("number of groups); and 1 more group.")
+    assert judged({"equal": EQUAL}, {"tpr@1%": 0.5}, groups=groups).outcome == "undecided"
+
+
 # ---- intervals -----------------------------------------------------------------------------------
 
 

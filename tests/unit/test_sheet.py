@@ -241,8 +241,13 @@ def test_causes_and_what_to_do(parts: tuple[Document, Evidence]) -> None:
     leaky = Subgroups("a", (Group("sex = f", 30, 30, NUMBER, NUMBER, 1e-6),), {})
     assert causes(calm.model_copy(update={"subgroups": leaky})) == ["Confidence", "Groups"]
     grouped = calm.model_copy(update={"subgroups": leaky})
-    assert causes(grouped, none) == ["Groups"]
-    assert 'class="verdict perhaps"' in sheet(grouped, replace(shows, best=none))
+    assert causes(grouped, none) == ["Confidence", "Groups"]
+    assert 'class="verdict leak"' in sheet(grouped, replace(shows, best=none))
+    weak = Number(value=0.72, low=0.58, high=0.83)
+    likely = Subgroups("a", (Group("sex = f", 30, 30, weak, NUMBER, 1e-3),), {})
+    maybe = calm.model_copy(update={"subgroups": likely})
+    assert 'class="verdict perhaps"' in sheet(maybe, replace(shows, best=none))
+    assert "None is named, since no leak" not in sheet(maybe, replace(shows, best=none))
 
 
 # ---- the seal --------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from click.testing import CliRunner
 from scipy.stats import binom, mannwhitneyu, norm
 
 import privbench
+from privbench.api.own_model import words
 from privbench.api.own_model.document import Document
 from privbench.api.own_model.rows import Rows, read_rows
-from privbench.api.own_model.subgroups import Subgroups, _grouped, p_value, subgroups
+from privbench.api.own_model.subgroups import Group, Subgroups, _grouped, p_value, subgroups
 from privbench.cli.main import main
+from privbench.results.record import Number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,6 +153,31 @@ def test_a_group_below_chance_does_not_leak() -> None:
     assert not found.more
 
 
+def test_a_leak_of_a_group_is_the_headline() -> None:
+    """Whatever the average over all rows says."""
+    sure, weak = Number(value=1.0, low=0.9, high=1.0), Number(value=0.7, low=0.6, high=0.8)
+
+    def told(*groups: tuple[str, Number], **more: Any) -> str:
+        made = tuple(Group(name, 40, 40, one, weak, 1e-6) for name, one in groups)
+        best: Any = SimpleNamespace(**{"leaks": False, "perhaps": False, "of": 2, **more})
+        return str(words.risk(best, Subgroups("a", made, {})))
+
+    assert told(("class 3", sure)) == "The model leaks who the members of class 3 are."
+    assert told(("class 3", sure), ("age < 7", sure), perhaps=True) == (
+        "The model leaks who the members of class 3 and age < 7 are."
+    )
+    assert told(*[(f"class {i}", sure) for i in range(5)]) == (
+        "The model leaks who the members of class 0, class 1, class 2 and 2 more groups are."
+    )
+    assert told(("class 3", weak)) == (
+        "The model may leak who the members of class 3 are: give more rows to be sure."
+    )
+    assert told(("class 3", sure), leaks=True) == "The model leaks who its members are."
+    assert told(("class 3", weak), perhaps=True).startswith("The model may leak some of its")
+    assert told(("class 3", Number(value=0.55, low=0.4, high=0.7))).startswith("No leak was found")
+    assert told().startswith("No leak was found")
+
+
 # ---- which groups there are ----------------------------------------------------------------------
 
 
@@ -246,9 +274,16 @@ def test_an_audit_names_the_group_that_leaks_more(tmp_path: Path) -> None:
     found = privbench.audit(
         model, members={"x": table[:150], "y": y[:150]},
         nonmembers={"x": table[150:], "y": y[150:]}, attacks=["metric-entropy"], out=out,
+        fail_above={"auc": 0.8}, junit=tmp_path / "a.xml", sarif=tmp_path / "a.sarif",
     )  # fmt: skip
     assert found.subgroups is not None
     assert [one.name for one in found.subgroups.more] == ["city = x"]
+    assert found.gate is not None
+    assert (found.gate.outcome, "the rows of city = x with 1.000" in found.gate.words) == (
+        "failed", True,
+    )  # fmt: skip
+    assert "the rows of city = x with 1.000" in (tmp_path / "a.xml").read_text("utf-8")
+    assert "the rows of city = x with 1.000" in (tmp_path / "a.sarif").read_text("utf-8")
     (line,) = [one for one in found.summary.splitlines() if one.startswith("Leaking more")]
     assert "metric-entropy(calibration=none): city = x (AUC 1.000" in line
     told = json.loads((out / "audit.json").read_text("utf-8"))

@@ -293,9 +293,10 @@ def audited(
     session.run()
     _refuse_recipe(session)
     doubt, warning = _fit(rows, answers, given["gives"])
+    keys = _keys(session)
     return documented(
         told(
-            session.records, rows, _keys(session), left_out, Path(out),
+            session.records, rows, keys, left_out, Path(out),
             judges=judges, claim=claim, doubt=doubt, errors=errors(answers, rows),
             fit=shadow_fit(session) if own and given["gives"] in _CLASSIFIES else None,
             deaf=deaf([one for one in session.records if one.cell.defense == UNDEFENDED],
@@ -303,7 +304,7 @@ def audited(
             notes=(warning, identity.unsteady(asked, candidates, answers), _copies(rows), kept,
                    note),
         ),
-        Path(out), fail_above, rows, junit=junit, sarif=sarif, chromium=chromium,
+        Path(out), fail_above, rows, keys, junit=junit, sarif=sarif, chromium=chromium,
         parameters=_parameters(target),
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.api.own_model.words import BOUND, CHANCE, TPR, guessed
+from privbench.api.own_model.words import BOUND, CHANCE, TPR, guessed, risk
 from privbench.ground.text import several, shown
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def advice(of: Document, best: Strongest | None, duplicates: int) -> list[tuple[
     if of.no_verdict or best is None:
         why = of.no_verdict or "no attack on membership ran"
         return [("No verdict", f"Correct this first, then audit again: {shown(why, 400)}.")]
-    leak = best.leaks or best.perhaps
+    leak = risk(best, of.subgroups).state != "none"
     made = {"Overfitting": _overfitting(of) if leak else ""}
     made["Confidence"] = _CONFIDENCE if leak and _equally_right(of) else ""
     if duplicates:

@@ -6,6 +6,9 @@ otherwise. All intervals of a gate hold together with 95 % probability: each has
 divided by their number (Bonferroni). So a model that is at its threshold fails in at most one of
 40 audits, however many attacks are tried, and one above it passes in at most one of 40.
 
+A group of rows fails a threshold, too, if the interval of the strongest attack in it lies above.
+These intervals hold together with 99.5 % probability. They pass nothing: groups are small.
+
 It reads results and their per-sample scores, and nothing else.
 """
 
@@ -32,6 +35,8 @@ Outcome = Literal["passed", "failed", "undecided"]
 
 #: Probability that any interval of a gate misses the truth.
 ERROR = 0.05
+#: The same for the intervals of groups of rows.
+ERROR_OF_GROUPS = 0.005
 FEWEST = 20  # rows of each set that an audit takes
 _NONE = {"balanced_accuracy": "No attack that ran decides; most need shadows for it"}
 
@@ -190,6 +195,7 @@ def judged(
     doubtful: Mapping[str, str],
     left_out: Mapping[str, str],
     no_verdict: str,
+    groups: Mapping[str, Answers] = MappingProxyType({}),
 ) -> Gate:
     """Return the gate of an audit.
 
@@ -200,6 +206,7 @@ def judged(
         doubtful: attacks that do not count -> why.
         left_out: attack -> why it did not run.
         no_verdict: why nothing can be said about a leak; "" if it can.
+        groups: group of rows -> what the strongest attack answered about it.
     """
     asked = [one for one in records if one.cell.game == "membership"]
     ran = [one for one in asked if one.status == "ok"]
@@ -228,10 +235,24 @@ def judged(
                    doubtful.get(one.cell.attack.label, ""))
              for label, (one, of) in asks[name].items()],
             broken=broken, no_verdict=no_verdict,
+            groups=_above(name, value, groups, len(fail_above)),
         )
         for name, value in fail_above.items()
     )  # fmt: skip
     return whole(made, error, left_out)
+
+
+def _above(
+    name: str, threshold: float, groups: Mapping[str, Answers], thresholds: int
+) -> list[Found]:
+    """Return the groups of rows whose interval of a figure lies above its threshold."""
+    error = ERROR_OF_GROUPS / max(1, len(groups) * thresholds)
+    found = [
+        Found(group, Number.of(FIGURES[name].measure(of, error, of.sizes)))
+        for group, of in groups.items()
+        if name != "balanced_accuracy" or of.called is not None
+    ]
+    return [one for one in found if side(one.number, threshold) == "above"]
 
 
 def _measured(name: str, threshold: float, of: Answers, error: float) -> tuple[Number, int | None]:
@@ -250,6 +271,7 @@ def decided(
     *,
     broken: Mapping[str, str] = MappingProxyType({}),
     no_verdict: str = "",
+    groups: Sequence[Found] = (),
 ) -> Threshold:
     """Return the verdict over one threshold.
 
@@ -262,6 +284,7 @@ def decided(
         found: what each attack reached.
         broken: attacks without numbers -> what happened to them.
         no_verdict: why nothing can be said about a leak; "" if it can.
+        groups: what the strongest attack reached in groups of rows that are above the threshold.
     """
     sides = {one.attack: side(one.number, threshold) for one in found}
     above = [one for one in found if sides[one.attack] == "above" and not one.doubtful]
@@ -273,6 +296,8 @@ def decided(
         told = f"No verdict: {no_verdict}"
     elif above:
         outcome, told = "failed", _told("Above", figure, above, len(found))
+    elif groups:
+        outcome, told = "failed", _in_groups(figure, groups)
     elif found and not (around or doubted or broken):
         outcome, told = "passed", _told("Below", figure, found, len(found))
     else:
@@ -350,6 +375,16 @@ def _told(where: str, figure: str, found: Sequence[Found], of: int) -> str:
     ends = f"{form.format(number.low)} to {form.format(number.high)}"
     which = "the highest " if len(found) > 1 else ""
     return f"{where} it: {who}, {which}{best.attack} with {form.format(number.value)} ({ends})"
+
+
+def _in_groups(figure: str, groups: Sequence[Found]) -> str:
+    """Return which groups of rows lie above a threshold, and the number of the highest."""
+    best = max(groups, key=lambda one: one.number.value or 0.0)
+    more = f"; and {several(len(groups) - 1, 'more group')}" if len(groups) > 1 else ""
+    value, low, high = (FIGURES[figure].form.format(end) for end in
+                        (best.number.value, best.number.low, best.number.high))  # fmt: skip
+    return (f"Above it, by the strongest attack: the rows of {shown(best.attack, 100)} with {value}"
+            f" ({low} to {high}, corrected for the number of groups){more}")  # fmt: skip
 
 
 def _rounded(rows: int) -> int:

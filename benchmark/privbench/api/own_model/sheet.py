@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.api.own_model.advice import advice, meaning
 from privbench.api.own_model.rows import FEWEST
 from privbench.api.own_model.sums import content_digest
-from privbench.api.own_model.words import TPR, guessed, outstanding, reached
+from privbench.api.own_model.words import TPR, guessed, outstanding, reached, risk
 from privbench.boards.html.curves import has_scores, roc, smallest_rate
 from privbench.boards.html.drawing import HEIGHT, WIDTH, frame
 from privbench.boards.html.page import own, policy, template
@@ -94,7 +94,7 @@ def sheet(of: Document, shows: Evidence) -> str:
         tiles=_tiles(of, best, first), meaning=meaning(best, first),
         roc=_roc(columns), attack=_label(best), width=WIDTH, height=HEIGHT,
         exposed=_exposed(shows) if best and not of.no_verdict else [],
-        stands_out=bool(best and (best.leaks or best.perhaps)),
+        stands_out=risk(best, of.subgroups).state != "none",
         groups=_groups(of), advice=advice(of, best, shows.duplicates),
         ran=(ran := _ran(of)), remarks=any(row[4] for row in ran),
         more_ran=max(0, sum(one.status == "ran" for one in of.attacks) - _RAN),
@@ -123,8 +123,7 @@ def _named(of: Document) -> str:
 def _state(of: Document, best: Strongest | None) -> str:
     if of.no_verdict or best is None:
         return "unknown"
-    groups = of.subgroups is not None and bool(of.subgroups.more)
-    return "leak" if best.leaks else "perhaps" if best.perhaps or groups else "none"
+    return risk(best, of.subgroups).state
 
 
 def _label(best: Strongest | None) -> str:

@@ -21,7 +21,8 @@ import numpy as np
 
 from privbench.api.own_model.rows import FEWEST
 from privbench.ground.text import several, shown
-from privbench.measure.games.metrics import auc, placed
+from privbench.measure.games.metrics import auc, auc_band, placed
+from privbench.results.intervals import Answers
 from privbench.results.record import Number
 from privbench.results.statistics import ERROR, holm
 from privbench.toolbox.looked_up import ONE_HOT, library
@@ -89,6 +90,17 @@ class Subgroups:
         """Groups that leak more than the rest, the smallest p-value first."""
         return [one for one in self.tested if one.leaks_more]
 
+    def beyond_chance(self, error: float) -> list[Group]:
+        """Groups that leak more than the rest and more than chance in a share of the audits.
+
+        Where nothing leaks, chance puts one of all groups there in this share, at most.
+        """
+        each = 2 * error / max(1, len(self.tested))  # a band is two-sided
+        return [
+            one for one in self.more
+            if (one.auc.value or 0.0) - 1 / 2 > auc_band(one.members, one.nonmembers, each)
+        ]  # fmt: skip
+
     def __str__(self) -> str:
         """One line."""
         found = self.more
@@ -119,10 +131,35 @@ def subgroups(attack: str, columns: Columns, keys: Sequence[int], rows: Rows) ->
         keys: of all rows of the audit, members first, then nonmembers.
         rows: of the audit.
     """
-    at = _places(columns, keys, rows)
     member = columns["truth.member"].astype(bool)
     scores = columns["victim.scores"].astype(np.float64)
-    tested: dict[str, Group] = {}
+    large, left_out = _large(columns, keys, rows)
+    tested = {name: _group(name, scores, member, of) for name, of in large.items()}
+    corrected = holm({name: one.p_value for name, one in tested.items()})
+    made = tuple(replace(tested[name], p_value=p) for name, p in corrected.items())
+    return Subgroups(attack, made, left_out)
+
+
+def answers(columns: Columns, keys: Sequence[int], rows: Rows) -> dict[str, Answers]:
+    """Return what an attack answered about each group that is compared; as ``subgroups``."""
+    asked = ("truth.member", "victim.scores", "victim.decisions")
+    known = {name: columns[name] for name in asked if name in columns}
+    return {
+        name: Answers.of({column: values[of] for column, values in known.items()})
+        for name, of in _large(columns, keys, rows)[0].items()
+    }
+
+
+def _large(
+    columns: Columns, keys: Sequence[int], rows: Rows
+) -> tuple[dict[str, NDArray[np.bool_]], dict[str, str]]:
+    """Return group -> which scored rows (n,) it has, if they are enough; and why others have not.
+
+    The second one is class, column or attribute -> why some or all of its groups are left out.
+    """
+    at = _places(columns, keys, rows)
+    member = columns["truth.member"].astype(bool)
+    large: dict[str, NDArray[np.bool_]] = {}
     left_out: dict[str, str] = {}
     for kind, groups in _grouped(rows):
         if isinstance(groups, str):
@@ -135,10 +172,8 @@ def subgroups(attack: str, columns: Columns, keys: Sequence[int], rows: Rows) ->
                 f"{len(held) - len(enough)} of {several(len(held), 'group')}: fewer than {FEWEST} "
                 "members or nonmembers, in the group or among the rest, so luck would decide"
             )
-        tested |= {name: _group(name, scores, member, of) for name, of in enough.items()}
-    corrected = holm({name: one.p_value for name, one in tested.items()})
-    made = tuple(replace(tested[name], p_value=p) for name, p in corrected.items())
-    return Subgroups(attack, made, left_out)
+        large |= enough
+    return large, left_out
 
 
 def _group(

@@ -15,13 +15,14 @@ from privbench.api.own_model.document import as_dated, document
 from privbench.api.own_model.printed import PDF, printed
 from privbench.api.own_model.sheet import evidence, sheet
 from privbench.api.own_model.shift import separating, shift
-from privbench.api.own_model.subgroups import subgroups
+from privbench.api.own_model.subgroups import answers, subgroups
 from privbench.api.own_model.sums import SHEET, WORDS, seal
 from privbench.api.own_model.words import (
     Audit,
     exposed,
     no_verdict,
     reached,
+    risk,
     strongest,
     summary,
 )
@@ -47,16 +48,18 @@ _SHARES = ("The sets have different shares of the classes, which is all that is 
 
 
 def documented(
-    made: Audit, out: Path, fail_above: Mapping[str, float], rows: Rows, *,
+    made: Audit, out: Path, fail_above: Mapping[str, float], rows: Rows, keys: list[int], *,
     junit: str | Path | None, sarif: str | Path | None, chromium: str, parameters: int | None,
 ) -> Audit:  # fmt: skip
-    """Give an audit its gate, write its documents, and seal it."""
+    """Give an audit its gate, write its documents, and seal it; ``keys`` as for ``told``."""
     best = strongest(made)
     doubtful = best.doubtful if best else {}
     if fail_above:
+        columns = read_samples(best.record, [out]) if best and made.subgroups else None
         made.gate = gates.judged(
             made, lambda one: read_samples(one, [out]), fail_above,
             doubtful=doubtful, left_out=made.left_out, no_verdict=made.no_verdict,
+            groups={} if columns is None else answers(columns, keys, rows),
         )  # fmt: skip
     found = as_dated(document(made, doubtful, parameters), out / AUDIT)
     write(out / AUDIT, found.model_dump_json(indent=1) + "\n", private=True)
@@ -112,18 +115,17 @@ def told(
             made.shift, notes = of_classes, [_SHARES, *notes]
     best = strongest(made)
     columns = read_samples(best.record, [out]) if best else None
-    first = None
-    if columns is not None:
+    first = groups = None
+    if best is not None and columns is not None:
+        groups = subgroups(best.record.cell.attack.label, columns, keys, rows)
         first = reached(columns)
         made.exposed = exposed(columns, {key: i for i, key in enumerate(keys[rows.of("members")])})
-    made.no_verdict = no_verdict(best, made.shift, doubt)
-    leaks = best is not None and (best.leaks or best.perhaps)
-    if deaf and not (leaks or made.no_verdict):
+    made.no_verdict = no_verdict(best, made.shift, doubt, groups)
+    if deaf and not made.no_verdict and risk(best, groups).state == "none":
         made.no_verdict = deaf
     elif deaf:
         notes = [f"WARNING: {deaf}.", *notes]
-    if best is not None and columns is not None and not made.no_verdict:
-        made.subgroups = subgroups(best.record.cell.attack.label, columns, keys, rows)
+    made.subgroups = None if made.no_verdict else groups
     words = summary(made, made.shift, made.exposed, made.left_out, first=first,
                    no_verdict=made.no_verdict, groups=made.subgroups, errors=errors)  # fmt: skip
     defended = (one for one in records if one.cell.defense != UNDEFENDED)

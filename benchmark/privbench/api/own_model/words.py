@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from textwrap import TextWrapper
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -56,6 +56,7 @@ _BELOW = (
 )
 _LEAST = 437  # nonmembers from which on ``tpr_at_fpr`` bounds a TPR at 1 % FPR from below
 _MOST = 10  # rows that are listed
+_NAMED = 3  # groups in a sentence
 _ROUNDING = 1e-9  # .01 * 300 may be a little below 3 in floating point
 _LINES, _WIDE = 27, 100  # of words on a screen
 _CERTAIN = 1e-4  # chance of a leak that is certain where there is none
@@ -179,6 +180,52 @@ class Strongest:
     doubtful: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Risk:
+    """How sure a leak is.
+
+    Attributes:
+        state: ``leak``, ``perhaps`` or ``none``.
+        groups: names of the groups of rows that leak, if it is about these; () if about all rows.
+    """
+
+    state: Literal["leak", "perhaps", "none"]
+    groups: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """One sentence."""
+        named = self.groups[:_NAMED]
+        if (more := len(self.groups) - len(named)) > 0:
+            named = (*named, several(more, "more group"))
+        who = " and ".join(filter(None, (", ".join(named[:-1]), *named[-1:])))
+        if self.state == "leak":
+            return f"The model leaks who {f'the members of {who}' if who else 'its members'} are."
+        if self.state == "none":
+            return "No leak was found, which does not prove that there is none."
+        leaks = f"who the members of {who} are" if who else "some of its members"
+        return f"The model may leak {leaks}: give more rows to be sure."
+
+
+def risk(best: Strongest | None, groups: Subgroups | None) -> Risk:
+    """Return how sure a leak is, of all rows or else of groups of them.
+
+    Args:
+        best: from ``strongest``.
+        groups: of the strongest attack; None if they were not compared.
+    """
+    if best is None:
+        return Risk("none")
+    certain, likely = (
+        tuple(one.name for one in groups.beyond_chance(error / best.of)) if groups else ()
+        for error in (_CERTAIN, _UNLIKELY)
+    )
+    if best.leaks or certain:
+        return Risk("leak", () if best.leaks else certain)
+    if best.perhaps or likely:
+        return Risk("perhaps", () if best.perhaps else likely)
+    return Risk("none")
+
+
 def strongest(records: Sequence[Record]) -> Strongest | None:
     """Return the membership result with the highest TPR at 1 % FPR, ties by AUC."""
     ran = [one for one in records if one.status == "ok" and one.cell.game == "membership"]
@@ -292,7 +339,8 @@ def summary(
         errors: of a regression.
     """
     best = strongest(records)
-    lines = _risk(best, first, no_verdict)
+    found = risk(best, groups)
+    lines = _risk(best, first, no_verdict, found)
     if best and not (no_verdict or shift.found) and _is_below(best.by_auc):
         lines.insert(1, _BELOW)
     own = [one for one in records if "shadows own-recipe" in one.cell.adversary]
@@ -300,7 +348,7 @@ def summary(
         advice = ADVICE if errors is None else ADVICE_ON_ERRORS
         encoder = errors is None and all(one.cell.access == "EMBEDDINGS" for one in records)
         lines.append(BOUND if own or encoder else f"{BOUND} {advice}")
-    if best and not no_verdict and (best.leaks or best.perhaps):
+    if best and not no_verdict and found.state != "none":
         lines += _rows(rows, _sizes(best.record)[1])
     if groups is not None:
         lines.append(str(groups))
@@ -335,13 +383,16 @@ def _accuracy(records: Sequence[Record]) -> list[str]:
     return [f"Accuracy: {inside:.1%} on members, {outside:.1%} on nonmembers."]
 
 
-def no_verdict(best: Strongest | None, shift: Shift, misfit: str) -> str:
+def no_verdict(
+    best: Strongest | None, shift: Shift, misfit: str, groups: Subgroups | None = None
+) -> str:
     """Return why attacks say nothing about a leak, and what to check; "" if they do.
 
     Args:
         best: from ``strongest``.
         shift: between members and nonmembers.
         misfit: why the rows cannot be those that the model knows; from ``misfit.misfit``.
+        groups: of the strongest attack.
     """
     if misfit and shift.found:
         return f"{misfit}; or the two sets are of different sources, since their rows differ"
@@ -353,7 +404,7 @@ def no_verdict(best: Strongest | None, shift: Shift, misfit: str) -> str:
             f"{number(best.swapped.metrics['auc'])}): check that the files of members and "
             "nonmembers are not swapped"
         )
-    if shift.found and (best.leaks or best.perhaps):
+    if shift.found and risk(best, groups).state != "none":
         return (
             "attacks tell the two sets apart, and the sets differ: use nonmembers from the same "
             "source"
@@ -361,19 +412,11 @@ def no_verdict(best: Strongest | None, shift: Shift, misfit: str) -> str:
     return ""
 
 
-def _risk(best: Strongest | None, first: Reached | None, no_verdict: str) -> list[str]:
+def _risk(best: Strongest | None, first: Reached | None, no_verdict: str, found: Risk) -> list[str]:
     none = [f"No verdict: {no_verdict}."] if no_verdict else []
     if best is None:
         return [*none, "No attack on membership ran."]
-    if no_verdict:
-        (verdict,) = none
-    elif best.leaks:
-        verdict = "The model leaks who its members are."
-    elif best.perhaps:
-        verdict = "The model may leak some of its members: give more rows to be sure."
-    else:
-        verdict = "No leak was found, which does not prove that there is none."
-    lines = [f"{verdict} {_finds(best, first)}"]
+    lines = [f"{none[0] if none else found} {_finds(best, first)}"]
     record = best.record
     other = best.by_auc
     if _value(other, "auc") > _value(record, "auc"):
