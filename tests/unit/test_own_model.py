@@ -31,7 +31,7 @@ from privbench.api.own_model import identity, words
 from privbench.api.own_model.choice import attacks_for, kind_of
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
-from privbench.api.own_model.shift import separating, shift
+from privbench.api.own_model.shift import Shift, separating, shift, shift_of_y
 from privbench.api.own_model.words import outstanding
 from privbench.boards import verdicts
 from privbench.cli.main import main
@@ -457,8 +457,11 @@ def test_embeddings_and_attributes(tmp_path: Path) -> None:
     assert "infers sex of" in results.summary
 
 
-def test_an_encoder_of_a_table_is_not_told_of_recipes(tmp_path: Path) -> None:
+def test_an_encoder_of_a_table_is_not_told_of_recipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No attack on it has a use for one."""
+    monkeypatch.setattr(verdicts, "doubtful", lambda _: {})
     settings = {"encoder-feature": {"epochs": 1, "steps": 5}, "supervised": {"hidden": [3]}}
     given: dict[str, Any] = {"shadow": SHADOW, "attacks": ["encoder-feature"]}
     results = run(tmp_path, lambda x: x[:, :3] * 7, settings=settings, **given)
@@ -533,6 +536,52 @@ def test_shift_asks_copies_once(tmp_path: Path) -> None:
     assert found == run(tmp_path / "plain", forest(MEMBERS)).shift
     one = np.zeros((1, 3), np.float32)
     assert not shift(one, one + 1).found
+
+
+def test_a_model_that_knows_no_row_is_no_leak_where_classes_are_shared_otherwise(
+    tmp_path: Path,
+) -> None:
+    """It always answers the class that is common among the members."""
+    x = np.random.default_rng(0).random((600, 6)).astype(np.float32)
+    sets = {
+        "members": {"x": x[:300], "y": np.repeat([0, 1], [50, 250])},
+        "nonmembers": {"x": x[300:], "y": np.repeat([0, 1], [160, 140])},
+    }
+    found = run(tmp_path, lambda x: np.tile([[0.15, 0.85]], (len(x), 1)), **sets)
+    assert found.no_verdict
+    assert "leaks who" not in found.summary
+    assert (found.shift.found_in_x, found.shift.p_value_of_y) == (False, 0.0001)
+    assert "(in y, p = 0.0001)." in found.summary
+    assert "Class 0 is 16.7% of the members and 53.3% of the nonmembers: draw" in found.summary
+
+
+def test_shares_of_classes_differ_rarely_by_chance() -> None:
+    """At a level of .05, in 5 % of 200 pairs of sets; more than 24 of them once in 10,000."""
+    draw = np.random.default_rng(0)
+    for k in (2, 10):
+        pairs = (draw.integers(0, k, (2, 60)) for _ in range(200))
+        assert sum(shift_of_y(*pair) < 0.05 for pair in pairs) <= 24
+    assert shift_of_y(draw.normal(size=90), draw.normal(1, 1, 90)) < 0.01
+    assert Shift(0.5, 0.006, 0.5).found is Shift(None, 1.0, 0.02).found is False
+    assert Shift(0.5, 0.006).found
+    assert Shift(None, 1.0, 0.006).found
+
+
+def test_no_verdict_if_no_attack_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = run(tmp_path, forest(MEMBERS))
+    flag = ("its AUC is 0.659 on a victim that saw none of these samples, and chance reaches 0.5 ± "
+            "0.092: the truth reaches the attack, or the samples differ")  # fmt: skip
+    cells = {one.cell.model_dump_json(): flag for one in made}
+    monkeypatch.setattr(verdicts, "doubtful", lambda _: cells)
+    best = words.strongest(made)
+    assert best is not None
+    assert len(best.doubtful) == len(made)
+    why = words.no_verdict(best, made.shift, "")
+    assert why == (
+        f"no attack counts ({best.record.cell.attack.label}: its AUC is 0.659 on a network with "
+        "random weights, and chance reaches 0.5 ± 0.092, so the two sets differ): use nonmembers "
+        "from the same source, or name other attacks"
+    )
 
 
 @pytest.mark.parametrize(("of_halves", "p"), [((0.3, 0.004), 0.008), ((0.9, 0.7), 1.0)])
@@ -1110,7 +1159,7 @@ def test_models_that_cannot_be_opened(
             {**NONMEMBERS, "y": NONMEMBERS["y"] * 3},
             "2 numbers for each row are logits, name output logits, and number y from 0 to 1",
         ),
-        (MEMBERS, {**NONMEMBERS, "x": NONMEMBERS["x"] * np.nan}, "NaN"),
+        (MEMBERS, {**NONMEMBERS, "x": NONMEMBERS["x"] * [np.nan, 1, 1, 1, 1, 1]}, "NaN"),
         ({**MEMBERS, "y": MEMBERS["y"][:5]}, NONMEMBERS, "one class or number for each row"),
     ],
 )

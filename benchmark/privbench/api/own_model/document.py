@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -166,8 +165,8 @@ class Document(BaseModel):
         data: the rows that it was asked about.
         shadows: models that the adversary trained; null if no attack with any ran.
         attacks: what became of each attack.
-        shift: whether members and nonmembers differ in more than membership; null if they were
-            not compared.
+        shift: whether members and nonmembers differ in more than membership; null if nothing is
+            known of them.
         utility: accuracies of the model from 0 to 1, by name.
         errors: of a regression; null for other models.
         subgroups: what the strongest attack finds in groups of rows; null without a verdict.
@@ -218,7 +217,7 @@ def document(made: Audit, doubtful: Mapping[str, str], parameters: int | None = 
     target, protocol = cell.target.fields, cell.protocol
     planned = {one.cell.attack.name for one in made}
     told = versions()
-    compared = not math.isnan(made.shift.auc)
+    compared = made.shift.auc is not None
     shadows = _shadows(made)
     return Document(
         date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -237,7 +236,7 @@ def document(made: Audit, doubtful: Mapping[str, str], parameters: int | None = 
             *(Tried(attack=name, status="not run", reason=reworded(name, why))
               for name, why in made.left_out.items() if name not in planned),
         ],
-        shift=made.shift if compared else None,
+        shift=made.shift if compared or made.shift.p_value_of_y is not None else None,
         utility=next((one.utility for one in made if one.utility), {}),
         errors=made.errors, subgroups=made.subgroups,
         defenses=[

@@ -144,17 +144,20 @@ class Rows:
 
     def described(self, source: str) -> NDArray[np.float32]:
         """Return what describes the rows of a source: (n, d) numbers, without hashes and copies."""
-        x = self.unit()[self.of(source)]
+        x = self.unit()[self.of(source)][self._first(source)]
+        return x if self.lookup is None else x[:, : self.lookup.features]
+
+    def truth(self, source: str) -> NDArray[Any] | None:
+        """Return classes, or what a regression is to answer, of the rows that ``described`` has."""
+        known = self.y if self.targets is None else self.targets
+        return None if known is None else known[self.of(source)][self._first(source)]
+
+    def _first(self, source: str) -> list[int]:
+        """Return the places in a source of rows that are no copies of an earlier one."""
         first: dict[Any, int] = {}
         for place, content in enumerate(self.contents(source)):
             first.setdefault(content, place)
-        x = x[[*first.values()]]
-        return x if self.lookup is None else x[:, : self.lookup.features]
-
-    def by_class(self, source: str) -> NDArray[np.float32]:
-        """Return the classes of the rows of a source, (n, 1), or (n, 0) without labels."""
-        known = np.zeros((len(self.x), 0)) if self.y is None else self.y[:, None]
-        return known[self.of(source)].astype(np.float32)
+        return [*first.values()]
 
     def columns(self) -> dict[str, NDArray[np.float32]]:
         """Return what describes each column of a table, (n, d) for all rows; {} of other rows."""

@@ -4,11 +4,13 @@ Lopez-Paz, Oquab: Revisiting Classifier Two-Sample Tests. ICLR 2017. A forest le
 the rows to tell the two sets apart and ranks the other half, and the other way round. It never asks
 the model, so what it finds is a difference of the data. Attacks can use it too, and then their
 success is not a leak.
+
+The forest reads x only. What y holds is tested beside it: a model that always answers the most
+common class of its members seems to know them if this class is rare among the nonmembers.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 LEVEL = 0.01
 _MOST_ROWS, _MOST_FEATURES, _MOST_NAMED = 2000, 64, 3
 _ROUNDING = 1e-6  # of the first component's standard deviation; what differs by less is equal
+_DRAWS = 9999  # random divisions of the rows
 
 
 @dataclass(frozen=True)
@@ -33,18 +36,37 @@ class Shift:
     """What the test found.
 
     Attributes:
-        auc: with which the forest tells members from nonmembers, mean of the two halves.
-        p_value: of equal distributions; twice the smaller p-value of the halves, so it is valid
-            although the halves swap roles.
+        auc: with which the forest tells members from nonmembers by x, mean of the two halves; null
+            if nothing is known of x.
+        p_value: of equal distributions of x; twice the smaller p-value of the halves, so it is
+            valid although the halves swap roles. 1 if nothing is known of x.
+        p_value_of_y: of equal shares of the classes, or of equal distributions of what a regression
+            is to answer; null without y.
     """
 
-    auc: float
+    auc: float | None
     p_value: float
+    p_value_of_y: float | None = None
 
     @property
     def found(self) -> bool:
         """Whether the sets differ."""
-        return self.p_value < LEVEL
+        return self.found_in_x or self.found_in_y
+
+    @property
+    def found_in_x(self) -> bool:
+        """Whether x differs."""
+        return self.p_value < self._level
+
+    @property
+    def found_in_y(self) -> bool:
+        """Whether y differs."""
+        return self.p_value_of_y is not None and self.p_value_of_y < self._level
+
+    @property
+    def _level(self) -> float:
+        """Of each test, so that both have ``LEVEL``."""
+        return LEVEL if self.auc is None or self.p_value_of_y is None else LEVEL / 2
 
 
 def shift(members: NDArray[Any], nonmembers: NDArray[Any], *, seed: int = 0) -> Shift:
@@ -71,7 +93,7 @@ def shift(members: NDArray[Any], nonmembers: NDArray[Any], *, seed: int = 0) -> 
     aucs: list[float] = []
     p_values: list[float] = []
     if not x.shape[1]:  # nothing is known of the rows
-        return Shift(math.nan, 1.0)
+        return Shift(None, 1.0)
     if min(map(len, sides)) < 2:  # noqa: PLR2004 - one row has no halves
         return Shift(0.5, 1.0)
     for part in (half, ~half):
@@ -89,6 +111,30 @@ def shift(members: NDArray[Any], nonmembers: NDArray[Any], *, seed: int = 0) -> 
     return Shift(float(np.mean(aucs)), min(1.0, 2 * min(p_values)))
 
 
+def shift_of_y(members: NDArray[Any], nonmembers: NDArray[Any]) -> float:
+    """Return the p-value of "both sets have one distribution of y" for (n,) and (m,).
+
+    Classes, whole numbers from 0: of Pearson's statistic among 9,999 random divisions of the rows.
+    Real numbers: of the test of Kolmogorov and Smirnov.
+
+    >>> shift_of_y(np.repeat([0, 1], [17, 83]), np.repeat([0, 1], [54, 46]))
+    0.0001
+    >>> shift_of_y(np.repeat([0, 1], [50, 50]), np.repeat([0, 1], [51, 49])) > 0.5
+    True
+    """
+    from scipy.stats import ks_2samp
+
+    both = np.concatenate([members, nonmembers])
+    if both.dtype.kind == "f":
+        return float(ks_2samp(members, nonmembers).pvalue)
+    total = np.bincount(both)
+    total, mine = (np.bincount(of, minlength=len(total))[total > 0] for of in (both, members))
+    expected = total * len(members) / len(both)
+    drawn = np.random.default_rng(0).multivariate_hypergeometric(total, len(members), _DRAWS)
+    by_chance, found = ((np.square(of - expected) / total).sum(-1) for of in (drawn, mine))
+    return float((1 + (by_chance >= found * (1 - _ROUNDING)).sum()) / (_DRAWS + 1))
+
+
 def separating(columns: Mapping[str, NDArray[Any]], members: slice, nonmembers: slice) -> str:
     """Return a sentence about columns that tell the sets apart by themselves; "" if none does.
 
@@ -99,7 +145,9 @@ def separating(columns: Mapping[str, NDArray[Any]], members: slice, nonmembers: 
     """
     asked = dict(islice(columns.items(), _MOST_FEATURES))
     found = [(shift(x[members], x[nonmembers]), name) for name, x in asked.items()]
-    alone = sorted((-one.auc, name) for one, name in found if one.p_value * len(asked) < LEVEL)
+    alone = sorted(
+        (-one.auc, name) for one, name in found if one.auc and one.p_value * len(asked) < LEVEL
+    )
     if not alone:
         return ""
     most = ", ".join(f"{shown(name, 40)} (AUC {-auc:.3f})" for auc, name in alone[:_MOST_NAMED])

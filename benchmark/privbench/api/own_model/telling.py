@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from privbench.api.own_model.defended import UNDEFENDED, compared, lines
 from privbench.api.own_model.document import as_dated, document
 from privbench.api.own_model.printed import PDF, printed
 from privbench.api.own_model.sheet import evidence, sheet
-from privbench.api.own_model.shift import separating, shift
+from privbench.api.own_model.shift import separating, shift, shift_of_y
 from privbench.api.own_model.subgroups import answers, subgroups
 from privbench.api.own_model.sums import SHEET, WORDS, seal
 from privbench.api.own_model.words import (
@@ -28,6 +28,7 @@ from privbench.api.own_model.words import (
 )
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.files import write
+from privbench.ground.text import shown
 from privbench.results.files import AUDIT
 from privbench.results.sample_files import read_samples
 
@@ -40,11 +41,8 @@ if TYPE_CHECKING:
     from privbench.api.own_model.errors import Errors
     from privbench.api.own_model.rows import Rows
     from privbench.api.own_model.shadow_fit import ShadowFit
+    from privbench.api.own_model.shift import Shift
     from privbench.results.record import Record
-
-
-_SHARES = ("The sets have different shares of the classes, which is all that is known of their "
-           "rows: draw nonmembers with the members' shares.")  # fmt: skip
 
 
 def documented(
@@ -108,11 +106,7 @@ def told(
         raise BadInputError(f"every attack failed: {failed[0].reason}")
     skipped = {one.cell.attack.name: one.reason for one in made if one.status == "skipped"}
     made.left_out = {**left_out, **skipped}
-    made.shift = shift(rows.described("members"), rows.described("nonmembers"))
-    if math.isnan(made.shift.auc):  # nothing is known of the rows but their classes
-        of_classes = shift(rows.by_class("members"), rows.by_class("nonmembers"))
-        if of_classes.found:
-            made.shift, notes = of_classes, [_SHARES, *notes]
+    made.shift = _compared(rows)
     best = strongest(made)
     columns = read_samples(best.record, [out]) if best else None
     first = groups = None
@@ -134,13 +128,41 @@ def told(
     if claim is not None:
         made.claim = claim.tested(_of_candidates(made, claim, keys, out))
         words = f"{made.claim}\n{words}"
-    if made.shift.found:
+    if made.shift.found_in_x:
         told = separating(rows.columns(), rows.of("members"), rows.of("nonmembers"))
         notes = [told, *notes]
+    if made.shift.found_in_y:
+        notes = [_differing_y(rows), *notes]
     told_fit = "" if fit is None else str(fit)
     made.summary = "\n".join(filter(None, (words, told_fit, *notes)))
     write(out / WORDS, f"{made.summary}\n", private=True)
     return made
+
+
+def _compared(rows: Rows) -> Shift:
+    """Return whether members and nonmembers differ, in x or in y."""
+    found = shift(rows.described("members"), rows.described("nonmembers"))
+    inside, outside = rows.truth("members"), rows.truth("nonmembers")
+    if inside is None or outside is None:
+        return found
+    return replace(found, p_value_of_y=shift_of_y(inside, outside))
+
+
+def _differing_y(rows: Rows) -> str:
+    """Return how y of the two sets differs most, in a sentence."""
+    inside, outside = rows.truth("members"), rows.truth("nonmembers")
+    assert inside is not None  # noqa: S101 - they were compared
+    assert outside is not None  # noqa: S101
+    if rows.targets is not None:
+        return (f"The median of y is {np.median(inside):.4g} among the members and "
+                f"{np.median(outside):.4g} among the nonmembers.")  # fmt: skip
+    shares = [np.bincount(y, minlength=rows.classes) / len(y) for y in (inside, outside)]
+    most = int(np.abs(shares[0] - shares[1]).argmax())
+    assert rows.y is not None  # noqa: S101
+    named = most if rows.labels is None else rows.labels[(rows.y == most).argmax()]
+    return (f"Class {shown(str(named))} is {shares[0][most]:.1%} of the members and "
+            f"{shares[1][most]:.1%} of the nonmembers: draw nonmembers with the members' shares."
+            )  # fmt: skip
 
 
 def _of_candidates(

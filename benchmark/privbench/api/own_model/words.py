@@ -168,7 +168,7 @@ class Strongest:
             1 % false positives than chance, at 95 %.
         swapped: the attack that takes nonmembers for members more clearly than chance lets one of
             them do in its share of ``misfit.LEVEL``; None if there is none.
-        doubtful: attacks that do not count -> why, unless all are.
+        doubtful: attacks that do not count -> why.
     """
 
     record: Record
@@ -232,7 +232,7 @@ def strongest(records: Sequence[Record]) -> Strongest | None:
     if not ran:
         return None
     board = Leaderboard(records)
-    known = {one.trial: board.doubtful.get(board.cell_of(one), "") for one in ran}
+    known = {one.trial: _plain(board.doubtful.get(board.cell_of(one), "")) for one in ran}
     done = [one for one in ran if not known[one.trial]] or ran
     best = max(done, key=lambda one: (_value(one, TPR), _value(one, "auc")))
     lead = {one.trial: _value(one, "auc") - 0.5 for one in done}
@@ -246,8 +246,22 @@ def strongest(records: Sequence[Record]) -> Strongest | None:
         best, max(done, key=lambda one: _value(one, "auc")), len(done), leaks,
         perhaps=not leaks and (likely or (low is not None and low > CHANCE)),
         swapped=min(swapped, key=lambda one: lead[one.trial], default=None),
-        doubtful={one.cell.attack.label: known[one.trial] for one in ran if one not in done},
+        doubtful={one.cell.attack.label: known[one.trial] for one in ran if known[one.trial]},
     )  # fmt: skip
+
+
+#: How the reason of a doubt names a thing -> how an audit does.
+_PLAIN = {
+    "on a victim that saw none of these samples": "on a network with random weights",
+    ": the truth reaches the attack, or the samples differ": ", so the two sets differ",
+    "on its null victims": "on such a network",
+}
+
+
+def _plain(why: str) -> str:
+    for told, plain in _PLAIN.items():
+        why = why.replace(told, plain)
+    return why
 
 
 def _sizes(record: Record) -> tuple[int, int]:
@@ -363,7 +377,13 @@ def summary(
 
 
 def _shift(shift: Shift) -> str:
-    if math.isnan(shift.auc):
+    if shift.found_in_y and not shift.found_in_x:
+        return (
+            "WARNING: members and nonmembers differ in more than membership (in y, p = "
+            f"{shift.p_value_of_y:.2g}). What attacks find may be this difference and not a leak: "
+            "draw nonmembers as the members were drawn."
+        )
+    if shift.auc is None:
         return "Members and nonmembers were not compared: only the model knows what rows hold."
     told = f"(a forest that never asks the model: AUC {shift.auc:.3f}, p = {shift.p_value:.2g})"
     if shift.found:
@@ -398,6 +418,11 @@ def no_verdict(
         return f"{misfit}; or the two sets are of different sources, since their rows differ"
     if misfit or best is None:
         return misfit
+    if why := best.doubtful.get(best.record.cell.attack.label):
+        return (
+            f"no attack counts ({best.record.cell.attack.label}: {why}): use nonmembers from the "
+            "same source, or name other attacks"
+        )
     if best.swapped is not None and not best.leaks:
         return (
             f"{best.swapped.cell.attack.label} takes nonmembers for members (AUC "
@@ -438,7 +463,7 @@ def _risk(best: Strongest | None, first: Reached | None, no_verdict: str, found:
     if null is not None and null.value is not None:
         told = f"On a network with random weights, which saw no row, its AUC is {number(null)}."
         lines.append(told)
-    return lines + [f"Note: {shown(flag, 300)}." for flag in record.flags]
+    return lines + [f"Note: {shown(_plain(flag), 300)}." for flag in record.flags]
 
 
 def _is_below(record: Record) -> bool:
