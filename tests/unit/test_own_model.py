@@ -36,6 +36,7 @@ from privbench.api.own_model.words import outstanding
 from privbench.boards import verdicts
 from privbench.cli.main import main
 from privbench.measure.games.metrics import Estimate, tpr_at_fpr
+from privbench.results.record import Number
 from privbench.toolbox.asked_model import Form
 from privbench.toolbox.endpoint import Endpoint
 from privbench.toolbox.messages import plain
@@ -582,6 +583,29 @@ def test_no_verdict_if_no_attack_counts(monkeypatch: pytest.MonkeyPatch, tmp_pat
         "random weights, and chance reaches 0.5 ± 0.092, so the two sets differ): use nonmembers "
         "from the same source, or name other attacks"
     )
+
+
+def test_no_verdict_if_only_an_attack_that_does_not_count_finds_something(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found, nothing = (one.model_copy(deep=True) for one in run(tmp_path, forest(MEMBERS)))
+    for one, value in ((found, 0.7), (nothing, 0.5)):
+        for name in ("auc", words.TPR):
+            one.metrics[name] = Number(value=value if name == "auc" else 0.01)
+    both = [found, nothing]
+    shift_ = Shift(0.5, 0.5)
+
+    def why(doubt: Any) -> str:
+        monkeypatch.setattr(verdicts, "doubtful", lambda _: {doubt.cell.model_dump_json(): "odd"})
+        return words.no_verdict(words.strongest(both), shift_, "")
+
+    name = found.cell.attack.label
+    assert why(found).startswith(
+        f"{name} tells the two sets apart (AUC 0.700) but does not count (odd), and no other"
+    )
+    assert why(nothing) == ""
+    found.metrics["auc"] = Number(value=0.52)
+    assert why(found) == ""
 
 
 @pytest.mark.parametrize(("of_halves", "p"), [((0.3, 0.004), 0.008), ((0.9, 0.7), 1.0)])

@@ -169,6 +169,8 @@ class Strongest:
         swapped: the attack that takes nonmembers for members more clearly than chance lets one of
             them do in its share of ``misfit.LEVEL``; None if there is none.
         doubtful: attacks that do not count -> why.
+        suspect: the one of these with the highest AUC, if this is above what chance lets one of
+            them reach in one of 20 audits.
     """
 
     record: Record
@@ -178,6 +180,7 @@ class Strongest:
     perhaps: bool
     swapped: Record | None
     doubtful: Mapping[str, str]
+    suspect: Record | None = None
 
 
 @dataclass(frozen=True)
@@ -242,11 +245,15 @@ def strongest(records: Sequence[Record]) -> Strongest | None:
     low = best.metrics[TPR].low
     both = 2 * LEVEL / TESTS / len(done)  # a band is two-sided
     swapped = (one for one in done if -lead[one.trial] > auc_band(*_sizes(one), both))
+    doubted = [one for one in ran if known[one.trial]]
+    suspects = (one for one in doubted if _value(one, "auc") - 0.5 > auc_band(
+        *_sizes(one), 2 * _UNLIKELY / len(doubted)))  # fmt: skip
     return Strongest(
         best, max(done, key=lambda one: _value(one, "auc")), len(done), leaks,
         perhaps=not leaks and (likely or (low is not None and low > CHANCE)),
         swapped=min(swapped, key=lambda one: lead[one.trial], default=None),
         doubtful={one.cell.attack.label: known[one.trial] for one in ran if known[one.trial]},
+        suspect=max(suspects, key=lambda one: _value(one, "auc"), default=None),
     )  # fmt: skip
 
 
@@ -414,10 +421,9 @@ def no_verdict(
         misfit: why the rows cannot be those that the model knows; from ``misfit.misfit``.
         groups: of the strongest attack.
     """
-    if misfit and shift.found:
-        return f"{misfit}; or the two sets are of different sources, since their rows differ"
     if misfit or best is None:
-        return misfit
+        differ = "; or the two sets are of different sources, since their rows differ"
+        return f"{misfit}{differ}" if misfit and shift.found else misfit
     if why := best.doubtful.get(best.record.cell.attack.label):
         return (
             f"no attack counts ({best.record.cell.attack.label}: {why}): use nonmembers from the "
@@ -433,6 +439,13 @@ def no_verdict(
         return (
             "attacks tell the two sets apart, and the sets differ: use nonmembers from the same "
             "source"
+        )
+    if best.suspect is not None and risk(best, groups).state == "none":
+        name = best.suspect.cell.attack.label
+        return (
+            f"{name} tells the two sets apart (AUC {number(best.suspect.metrics['auc'])}) but does "
+            f"not count ({best.doubtful[name]}), and no other attack finds a leak: use nonmembers "
+            "from the same source"
         )
     return ""
 
