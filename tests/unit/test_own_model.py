@@ -497,6 +497,7 @@ def test_shift_warns_of_shifted_sets_only(tmp_path: Path) -> None:
     results = run(tmp_path, forest(MEMBERS), nonmembers=rows(100, 1, shifted=1.0))
     assert results.shift.found
     assert "WARNING: members and nonmembers differ" in results.summary
+    assert "may be this difference and not a leak, and it can hide a leak: use" in results.summary
     assert not run(tmp_path / "plain", forest(MEMBERS)).shift.found
 
 
@@ -539,21 +540,36 @@ def test_shift_asks_copies_once(tmp_path: Path) -> None:
     assert not shift(one, one + 1).found
 
 
+def of_other_shares() -> dict[str, Arrays]:
+    """Sets of equal x whose classes have other shares."""
+    x = np.random.default_rng(0).random((600, 6)).astype(np.float32)
+    return {
+        "members": {"x": x[:300], "y": np.repeat([0, 1], [50, 250])},
+        "nonmembers": {"x": x[300:], "y": np.repeat([0, 1], [160, 140])},
+    }
+
+
 def test_a_model_that_knows_no_row_is_no_leak_where_classes_are_shared_otherwise(
     tmp_path: Path,
 ) -> None:
     """It always answers the class that is common among the members."""
-    x = np.random.default_rng(0).random((600, 6)).astype(np.float32)
-    sets = {
-        "members": {"x": x[:300], "y": np.repeat([0, 1], [50, 250])},
-        "nonmembers": {"x": x[300:], "y": np.repeat([0, 1], [160, 140])},
-    }
-    found = run(tmp_path, lambda x: np.tile([[0.15, 0.85]], (len(x), 1)), **sets)
+    found = run(tmp_path, lambda x: np.tile([[0.15, 0.85]], (len(x), 1)), **of_other_shares())
     assert found.no_verdict
     assert "leaks who" not in found.summary
     assert (found.shift.found_in_x, found.shift.p_value_of_y) == (False, 0.0001)
     assert "(in y, p = 0.0001)." in found.summary
     assert "Class 0 is 16.7% of the members and 53.3% of the nonmembers: draw" in found.summary
+
+
+def test_a_difference_of_the_sets_can_hide_a_leak_from_a_gate(tmp_path: Path) -> None:
+    found = run(tmp_path, lambda x: np.tile([[0.49, 0.51]], (len(x), 1)), attacks="metric-entropy",
+                fail_above={"auc": 0.95}, **of_other_shares())  # fmt: skip
+    assert not found.no_verdict
+    assert found.gate is not None
+    assert found.gate.outcome == "undecided"
+    assert "No verdict: the two sets differ in more than membership, which can feign" in (
+        found.gate.words
+    )
 
 
 def test_shares_of_classes_differ_rarely_by_chance() -> None:

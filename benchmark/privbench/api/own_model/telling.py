@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from privbench.results.record import Record
 
 
+#: Why a gate says nothing about two sets that differ, whatever attacks find.
+_DIFFER = "the two sets differ in more than membership, which can feign a leak and can hide one"
+
+
 def documented(
     made: Audit, out: Path, fail_above: Mapping[str, float], rows: Rows, keys: list[int], *,
     junit: str | Path | None, sarif: str | Path | None, chromium: str, parameters: int | None,
@@ -56,7 +60,8 @@ def documented(
         columns = read_samples(best.record, [out]) if best and made.subgroups else None
         made.gate = gates.judged(
             made, lambda one: read_samples(one, [out]), fail_above,
-            doubtful=doubtful, left_out=made.left_out, no_verdict=made.no_verdict,
+            doubtful=doubtful, left_out=made.left_out,
+            no_verdict=made.no_verdict or (_DIFFER if made.shift.found else ""),
             groups={} if columns is None else answers(columns, keys, rows),
         )  # fmt: skip
     found = as_dated(document(made, doubtful, parameters), out / AUDIT)

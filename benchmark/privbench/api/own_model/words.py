@@ -387,8 +387,8 @@ def _shift(shift: Shift) -> str:
     if shift.found_in_y and not shift.found_in_x:
         return (
             "WARNING: members and nonmembers differ in more than membership (in y, p = "
-            f"{shift.p_value_of_y:.2g}). What attacks find may be this difference and not a leak: "
-            "draw nonmembers as the members were drawn."
+            f"{shift.p_value_of_y:.2g}). What attacks find may be this difference and not a leak, "
+            "and it can hide a leak: draw nonmembers as the members were drawn."
         )
     if shift.auc is None:
         return "Members and nonmembers were not compared: only the model knows what rows hold."
@@ -396,7 +396,8 @@ def _shift(shift: Shift) -> str:
     if shift.found:
         return (
             f"WARNING: members and nonmembers differ in more than membership {told}. What attacks "
-            "find may be this difference and not a leak: use nonmembers from the same source."
+            "find may be this difference and not a leak, and it can hide a leak: use nonmembers "
+            "from the same source."
         )
     return f"Members and nonmembers look alike {told}."
 
@@ -430,11 +431,12 @@ def no_verdict(
             "same source, or name other attacks"
         )
     if best.swapped is not None and not best.leaks:
-        return (
+        told = (
             f"{best.swapped.cell.attack.label} takes nonmembers for members (AUC "
             f"{number(best.swapped.metrics['auc'])}): check that the files of members and "
             "nonmembers are not swapped"
         )
+        return f"{told}, or of different sources" if shift.found else told
     if shift.found and risk(best, groups).state != "none":
         return (
             "attacks tell the two sets apart, and the sets differ: use nonmembers from the same "
