@@ -224,6 +224,13 @@ def test_a_higher_threshold_is_never_harder_to_pass(
         assert not broken
 
 
+def test_nothing_passes_with_shadows_that_tell_nothing() -> None:
+    made = judged({"equal": EQUAL}, {"auc": 0.9}, unsure="shadows tell nothing")
+    assert made.outcome == "undecided"
+    assert ", but shadows tell nothing." in made.words
+    assert judged({"perfect": PERFECT}, {"auc": 0.6}, unsure="odd").outcome == "failed"
+
+
 def test_a_group_above_a_threshold_fails_it() -> None:
     """Of 20 + 20 rows that are all right, the lower end is (error / 2) ** (1 / 20)."""
     groups = {"class 3": Answers.of(PERFECT), "class 4": Answers.of(EQUAL)}

@@ -141,6 +141,16 @@ def unknown(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
     return lambda rows: np.full((len(rows), 2), np.nan)
 
 
+def always_the_members(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    """Trains, by chance, but not on what it gets."""
+    del x, y
+    return smooth(**MEMBERS, seed=seed)
+
+
+def smooth(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    return RandomForestClassifier(20, min_samples_leaf=2, random_state=seed).fit(x, y)
+
+
 class Asking(nn.Module):
     """A torch module that answers as an estimator does."""
 
@@ -199,7 +209,8 @@ def test_clones_find_what_no_threshold_finds(tmp_path: Path) -> None:
 
 def test_shadows_that_are_not_trained_as_the_model_are_named(tmp_path: Path) -> None:
     def poor(x: Any, y: Any, seed: int) -> Any:
-        return RandomForestClassifier(5, max_depth=1, random_state=seed).fit(0 * x, y)
+        wrong = np.random.default_rng(seed).random(len(y)) < 0.3
+        return RandomForestClassifier(20, random_state=seed).fit(x, np.where(wrong, 1 - y, y))
 
     forest = RandomForestClassifier(20, random_state=0).fit(*MEMBERS.values())
     # The third audit finds everything in the store.
@@ -356,6 +367,23 @@ def test_shadows_of_an_encoder_are_online(tmp_path: Path) -> None:
         assert ran == ["lira-encoder(online=True)", "rmia-encoder"]
         for attack in ("lira-encoder", "rmia-encoder"):
             assert found(results)[attack]["auc"].value > 0.6
+
+
+def test_shadows_that_do_not_know_their_rows_are_told(tmp_path: Path) -> None:
+    options = {"attacks": ["lira"], "settings": {"lira": {"k": 4}}, "fail_above": {"auc": 0.99}}
+    model = smooth(**MEMBERS, seed=0)
+    same = run(tmp_path, model, shadow_recipe=always_the_members, **options)
+    told = (
+        r"shadows are no surer of rows that they were trained on than of others \(p = 0\.\d+\), and"
+    )
+    assert re.search(rf"(No verdict|WARNING): {told} the model is surer", same.summary)
+    assert (same.gate.outcome, same.gate.thresholds[0].outcome) == ("undecided", "undecided")
+    right = run(tmp_path / "right", model, shadow_recipe=smooth, **options)
+    assert "no surer" not in right.summary
+    assert right.gate.outcome == "passed"
+    other = smooth(**OTHERS, seed=0)  # it is as sure of nonmembers
+    calm = run(tmp_path / "calm", other, shadow_recipe=always_the_members, **options)
+    assert "no surer" not in calm.summary
 
 
 def test_a_recipe_that_ignores_its_rows_gives_no_verdict(tmp_path: Path) -> None:

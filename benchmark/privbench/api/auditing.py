@@ -24,7 +24,7 @@ from privbench.api.own_model.errors import errors
 from privbench.api.own_model.misfit import deaf, misfit, strange, swapped
 from privbench.api.own_model.printed import browser
 from privbench.api.own_model.rows import read_rows
-from privbench.api.own_model.shadow_fit import shadow_fit
+from privbench.api.own_model.shadow_fit import shadow_fit, surer, unheard
 from privbench.api.own_model.sums import LEDGER
 from privbench.api.own_model.telling import documented, told
 from privbench.api.own_model.words import reworded
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from privbench.api.own_model.words import Audit
     from privbench.measure.methods.cell import Cell
     from privbench.plugins.registry import Choice, Registry
+    from privbench.results.record import Record
 
 _BLOCK = 256  # rows of the first query
 _TWO = 2  # classes
@@ -271,14 +272,11 @@ def audited(
         registry, attacks, attributes=bool(rows.attributes), shadow=shadow, own=own,
         lookup=rows.lookup, gives=given["gives"], settings=settings,
     )  # fmt: skip
-    judging, judges = judges_for(
-        registry, tried, given["gives"], rows.lookup, shadow=shadow
-    )  # fmt: skip
+    judging, judges = judges_for(registry, tried, given["gives"], rows.lookup, shadow=shadow)
     file = rows.write(default_root() / "audits")
     recipe: Any = shadow_recipe
     if own:
-        width = rows.classes if given["gives"] == "labels" else answers.shape[1]
-        recipe = _recipe(registry, shadow_recipe, rows, given, rows=str(file), width=width)
+        recipe = _recipe(registry, shadow_recipe, rows, given, answers=answers, rows=str(file))
     suite = suite_of(
         rows, file, given, attacks=[*wanted, *judging],
         defenses=[*judges], recipe=recipe, seeds=seeds, preset=preset,
@@ -294,18 +292,19 @@ def audited(
     _refuse_recipe(session)
     doubt, warning = _fit(rows, answers, given["gives"])
     keys = _keys(session)
+    silent = deaf(_undefended(session), registry, Path(out)) if own else ""
+    silent = silent or (_unheard(session, rows, answers, given["gives"]) if own else "")
     return documented(
         told(
             session.records, rows, keys, left_out, Path(out),
             judges=judges, claim=claim, doubt=doubt, errors=errors(answers, rows),
             fit=shadow_fit(session) if own and given["gives"] in _CLASSIFIES else None,
-            deaf=deaf([one for one in session.records if one.cell.defense == UNDEFENDED],
-                      registry, Path(out)) if own else "",
+            deaf=silent,
             notes=(warning, identity.unsteady(asked, candidates, answers), _copies(rows), kept,
                    note),
         ),
-        Path(out), fail_above, rows, keys, junit=junit, sarif=sarif, chromium=chromium,
-        parameters=_parameters(target),
+        Path(out), fail_above, rows, keys, deaf=silent, junit=junit, sarif=sarif,
+        chromium=chromium, parameters=_parameters(target),
     )  # fmt: skip
 
 
@@ -425,11 +424,13 @@ def _recipe_for(rows: Rows, recipe: Any, registry: Registry) -> Any:
 
 
 def _recipe(
-    registry: Any, recipe: Any, of: Rows, given: Mapping[str, Any], **fields: Any
-) -> dict[str, Any]:
+    registry: Any, recipe: Any, of: Rows, given: Mapping[str, Any], *,
+    answers: NDArray[np.float64], **fields: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Return the target that trains shadows by the user's code, as a suite names it."""
     same = ("model", "checkpoint", "gives", "low", "high", "least", "source")
     fields |= {name: given[name] for name in same}
+    fields["width"] = of.classes if given["gives"] == "labels" else answers.shape[1]
     content = of.lookup.content if of.lookup else ""
     made = registry.get("target", "own-recipe").using(recipe, content=content, **fields)
     return {made.name: made.hyperparameters()}
@@ -542,6 +543,27 @@ def _of_both(
     if output != "logits" and answers.min() >= 0 and answers.max() <= 1:
         return of_both(answers, "posteriors"), ""
     return of_both(answers, "logits"), _LOGIT
+
+
+def _undefended(session: Session) -> list[Record]:
+    """Return the records of the model as it is."""
+    return [one for one in session.records if one.cell.defense == UNDEFENDED]
+
+
+def _unheard(session: Session, rows: Rows, answers: NDArray[np.float64], gives: str) -> str:
+    """Return that shadows by the user's code do not know the rows that they got; "" if they do."""
+    if gives == "embeddings":
+        return ""
+    if rows.targets is not None:
+        sure = -np.abs(answers[:, 0] - rows.targets[: len(answers)])
+    else:
+        assert rows.y is not None  # noqa: S101 - the model classifies
+        y = rows.y[: len(answers)]
+        sure = answers == y if gives == "labels" else answers[np.arange(len(y)), y]
+        if gives == "logits":
+            sure = sure - np.logaddexp.reduce(answers, axis=1)
+    p_value = surer(session, values=rows.targets is not None)
+    return unheard(p_value, *(sure[rows.of(one)] for one in ("members", "nonmembers")))
 
 
 def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str]:

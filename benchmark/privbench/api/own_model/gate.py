@@ -195,6 +195,7 @@ def judged(
     doubtful: Mapping[str, str],
     left_out: Mapping[str, str],
     no_verdict: str,
+    unsure: str = "",
     groups: Mapping[str, Answers] = MappingProxyType({}),
 ) -> Gate:
     """Return the gate of an audit.
@@ -206,6 +207,7 @@ def judged(
         doubtful: attacks that do not count -> why.
         left_out: attack -> why it did not run.
         no_verdict: why nothing can be said about a leak; "" if it can.
+        unsure: why no threshold can pass; "" if it can.
         groups: group of rows -> what the strongest attack answered about it.
     """
     asked = [one for one in records if one.cell.game == "membership"]
@@ -234,7 +236,7 @@ def judged(
             [Found(label, *_measured(name, value, of, error),
                    doubtful.get(one.cell.attack.label, ""))
              for label, (one, of) in asks[name].items()],
-            broken=broken, no_verdict=no_verdict,
+            broken=broken, no_verdict=no_verdict, unsure=unsure,
             groups=_above(name, value, groups, len(fail_above)),
         )
         for name, value in fail_above.items()
@@ -271,6 +273,7 @@ def decided(
     *,
     broken: Mapping[str, str] = MappingProxyType({}),
     no_verdict: str = "",
+    unsure: str = "",
     groups: Sequence[Found] = (),
 ) -> Threshold:
     """Return the verdict over one threshold.
@@ -284,6 +287,7 @@ def decided(
         found: what each attack reached.
         broken: attacks without numbers -> what happened to them.
         no_verdict: why nothing can be said about a leak; "" if it can.
+        unsure: why it cannot pass; "" if it can.
         groups: what the strongest attack reached in groups of rows that are above the threshold.
     """
     sides = {one.attack: side(one.number, threshold) for one in found}
@@ -299,7 +303,8 @@ def decided(
     elif groups:
         outcome, told = "failed", _in_groups(figure, groups)
     elif found and not (around or doubted or broken):
-        outcome, told = "passed", _told("Below", figure, found, len(found))
+        told = _told("Below", figure, found, len(found))
+        outcome, told = ("undecided", f"{told}, but {unsure}") if unsure else ("passed", told)
     else:
         rows = _rows(around, threshold)
         parts = [

@@ -1,14 +1,21 @@
-"""Whether shadows are right as often as the audited model: if not, they were trained otherwise."""
+"""Whether shadows are right as often as the audited model, and know the rows that they got.
+
+If they are not, they were trained otherwise, and attacks with them find too little.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from privbench.measure.data.examples import as_float
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from privbench.api.planning import Planning
     from privbench.api.session import Session
     from privbench.measure.data.examples import Examples
@@ -16,6 +23,9 @@ if TYPE_CHECKING:
 
 _MOST = 4  # shadows that are asked
 _FAR, _ERRORS = 0.1, 3  # difference of accuracies, and standard errors beyond it
+#: Shadows know their rows below the first one; the model clearly knows its own below the second.
+_HEARD, _CLEAR = 0.01, 1e-4
+_ROUNDING = 1e-6  # of posteriors
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,64 @@ def shadow_fit(session: Session) -> ShadowFit | None:
         for a, b, error in zip((own, others), model, errors, strict=True)
     )
     return ShadowFit(own, others, *model, far)
+
+
+def surer(session: Session, *, values: bool = False) -> float | None:
+    """Return the p-value of "shadows are no surer of rows that they had than of others".
+
+    Each row is compared with itself, as shadows with it and shadows without it answer, each after
+    the mean over all rows is taken off (Wilcoxon's signed ranks).
+
+    Args:
+        session: that ran. The model answers classes, posteriors or logits.
+        values: whether it is a regression instead.
+
+    Returns:
+        None if no row has both kinds of shadows.
+    """
+    from scipy.stats import wilcoxon
+
+    by_row: dict[int, tuple[list[float], list[float]]] = {}
+    for victim, own, others in cast("Planning", session.planned).shadows(_MOST):
+        sure = [_sure(victim, rows, values=values) for rows in (own, others)]
+        middle = np.concatenate(sure).mean()
+        for place, (rows, of) in enumerate(zip((own, others), sure, strict=True)):
+            for row, one in zip(rows.index.tolist(), (of - middle).tolist(), strict=True):
+                by_row.setdefault(row, ([], []))[place].append(one)
+    gaps = np.array([np.mean(a) - np.mean(b) for a, b in by_row.values() if a and b])
+    if not gaps.size:
+        return None
+    gaps = gaps[np.abs(gaps) > _ROUNDING]
+    return float(wilcoxon(gaps, alternative="greater").pvalue) if gaps.size else 1.0
+
+
+def _sure(victim: Victim, rows: Examples, *, values: bool) -> NDArray[np.float64]:
+    """Return the posterior of each row's class, or minus the error of a regression: (n,)."""
+    x = as_float(rows.x, rows.scale)
+    if values:
+        return -victim.embeddings(x).double().abs().cpu().numpy()[:, 0]
+    found = victim.log_posteriors(x).double().exp().cpu()
+    return np.asarray(found.gather(1, rows.y.cpu()[:, None])[:, 0].numpy())
+
+
+def unheard(p_value: float | None, members: NDArray[Any], nonmembers: NDArray[Any]) -> str:
+    """Return that the model is surer of its members, and shadows are not of theirs; "" if they are.
+
+    Args:
+        p_value: from ``surer``.
+        members: (n,) how sure the model is of the truth about each member.
+        nonmembers: (m,) the same of nonmembers.
+    """
+    from scipy.stats import mannwhitneyu
+
+    own = mannwhitneyu(members, nonmembers, alternative="greater").pvalue
+    if p_value is None or p_value <= _HEARD or own > _CLEAR:
+        return ""
+    return (
+        f"shadows are no surer of rows that they were trained on than of others (p = {p_value:.2g})"
+        f", and the model is surer of its members (p = {own:.2g}): check that the shadow recipe "
+        "trains on the x and y that it gets, as the model was trained"
+    )
 
 
 def _right(victim: Victim, rows: Examples) -> float:

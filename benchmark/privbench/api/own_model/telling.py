@@ -51,9 +51,13 @@ _DIFFER = "the two sets differ in more than membership, which can feign a leak a
 
 def documented(
     made: Audit, out: Path, fail_above: Mapping[str, float], rows: Rows, keys: list[int], *,
-    junit: str | Path | None, sarif: str | Path | None, chromium: str, parameters: int | None,
+    deaf: str, junit: str | Path | None, sarif: str | Path | None, chromium: str,
+    parameters: int | None,
 ) -> Audit:  # fmt: skip
-    """Give an audit its gate, write its documents, and seal it; ``keys`` as for ``told``."""
+    """Give an audit its gate, write its documents, and seal it.
+
+    ``keys`` and ``deaf`` are as for ``told``.
+    """
     best = strongest(made)
     doubtful = best.doubtful if best else {}
     if fail_above:
@@ -62,7 +66,7 @@ def documented(
             made, lambda one: read_samples(one, [out]), fail_above,
             doubtful=doubtful, left_out=made.left_out,
             no_verdict=made.no_verdict or (_DIFFER if made.shift.found else ""),
-            groups={} if columns is None else answers(columns, keys, rows),
+            unsure=deaf, groups={} if columns is None else answers(columns, keys, rows),
         )  # fmt: skip
     found = as_dated(document(made, doubtful, parameters), out / AUDIT)
     write(out / AUDIT, found.model_dump_json(indent=1) + "\n", private=True)
@@ -120,7 +124,8 @@ def told(
         first = reached(columns)
         made.exposed = exposed(columns, {key: i for i, key in enumerate(keys[rows.of("members")])})
     made.no_verdict = no_verdict(best, made.shift, doubt, groups)
-    if deaf and not made.no_verdict and risk(best, groups).state == "none":
+    found = best is not None and best.counts and risk(best, groups).state != "none"
+    if deaf and not (found or doubt):
         made.no_verdict = deaf
     elif deaf:
         notes = [f"WARNING: {deaf}.", *notes]

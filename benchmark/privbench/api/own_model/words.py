@@ -182,6 +182,11 @@ class Strongest:
     doubtful: Mapping[str, str]
     suspect: Record | None = None
 
+    @property
+    def counts(self) -> bool:
+        """Whether any attack does."""
+        return self.record.cell.attack.label not in self.doubtful
+
 
 @dataclass(frozen=True)
 class Risk:
@@ -425,10 +430,11 @@ def no_verdict(
     if misfit or best is None:
         differ = "; or the two sets are of different sources, since their rows differ"
         return f"{misfit}{differ}" if misfit and shift.found else misfit
-    if why := best.doubtful.get(best.record.cell.attack.label):
+    if not best.counts:
+        name = best.record.cell.attack.label
         return (
-            f"no attack counts ({best.record.cell.attack.label}: {why}): use nonmembers from the "
-            "same source, or name other attacks"
+            f"no attack counts ({name}: {best.doubtful[name]}): use nonmembers from the same "
+            "source, or name other attacks"
         )
     if best.swapped is not None and not best.leaks:
         told = (
