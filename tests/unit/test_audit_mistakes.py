@@ -211,7 +211,16 @@ def test_frames_of_two_libraries_are_named(tmp_path: Path) -> None:
 
 def test_copies_of_a_member_are_told(tmp_path: Path) -> None:
     twice = (np.concatenate([X[:N], X[:30]]), np.concatenate([Y[:N], Y[:30]]))
-    assert "30 members are equal to an earlier member" in audit(tmp_path, members=twice).summary
+    found = audit(tmp_path, members=twice)
+    assert ("30 members are equal to an earlier member; each row counts once, and shadows are "
+            "trained without copies: a model remembers") in found.summary  # fmt: skip
+    assert found[0].sizes["members"] == N
+    assert sorted(row for row, _ in found.exposed) == [*range(N)]
+    assert [one.metrics["auc"] for one in found] == [
+        one.metrics["auc"] for one in audit(tmp_path, out=tmp_path / "plain")
+    ]
+    told = refusal(tmp_path, nonmembers=(np.repeat(X[N : N + 9], 9, 0), np.repeat(Y[N : N + 9], 9)))
+    assert "nonmembers: 9 different rows (of 81) are too few: give at least 20" in told
     few = np.round(X[:, :2])  # rows of two bits are equal in both sets
     forest = RandomForestRegressor(5, random_state=0).fit(few[:N], X[:N, 2])
     said = audit(tmp_path, forest, members=(few[:N], X[:N, 2]), nonmembers=(few[N:], X[N:, 2]),

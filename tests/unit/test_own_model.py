@@ -329,6 +329,30 @@ def test_the_most_exposed_rows_are_places_in_the_members_file(tmp_path: Path) ->
     assert sorted(first) == sorted(chosen)
 
 
+def test_a_row_with_copies_is_named_once() -> None:
+    """Copies lie anywhere in the files; a table keeps its columns beside the right rows."""
+    order = np.random.default_rng(0).permutation(400)
+    many = {name: np.repeat(one, 4, 0)[order] for name, one in MEMBERS.items()}
+    held = read_rows(many, NONMEMBERS)
+    places = held.places("members")
+    assert len({*held.fingerprints[:100]}) == 100
+    assert held.copies() == 300
+    assert held.copied == dict.fromkeys(places, 3)
+    assert held.y is not None
+    np.testing.assert_array_equal(many["y"][places], held.y[:100])
+    assert read_rows(MEMBERS, NONMEMBERS).kept is None
+    other = {"x": np.repeat(MEMBERS["x"], 2, 0), "y": np.tile([0, 1], 100)}
+    assert read_rows(other, NONMEMBERS).copies() == 0  # another class is another row
+    member = np.arange(200) < 100
+    columns = {"truth.member": member, "victim.scores": 2.0 * member, "row": np.arange(200),
+               "label": np.zeros(200, int)}  # fmt: skip
+    named = words.exposed(columns, {(i, 0): place for i, place in enumerate(places)})
+    assert words._rows(named, 100, held.copied) == [
+        "Most exposed rows of the members' file, counted from 0: "
+        + ", ".join(f"{row} (and 3 copies)" for row in places[:10]) + "."
+    ]  # fmt: skip
+
+
 def test_an_audit_is_drawn_and_printed_on_a_screen(tmp_path: Path) -> None:
     found = run(tmp_path, forest(MEMBERS), attacks=())
     figure = found.plot.roc()

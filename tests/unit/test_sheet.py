@@ -64,9 +64,9 @@ def parts(made: tuple[Path, Any]) -> tuple[Document, Evidence]:
     from privbench.api.own_model.rows import Rows
 
     folder, found = made
-    sizes = {"members": 101, "nonmembers": 100}
-    rows = Rows(np.zeros((201, 1)), None, sizes, fingerprints=["0", *map(str, range(200))],
-                labels=np.zeros(201, int))  # fmt: skip
+    sizes = {"members": 100, "nonmembers": 100}
+    rows = Rows(np.zeros((200, 1)), None, sizes, fingerprints=[*map(str, range(200))],
+                labels=np.zeros(200, int), copied={0: 1})  # fmt: skip
     document = Document.model_validate_json((folder / "audit.json").read_text("utf-8"))
     return document, evidence(found, rows, strongest(found), folder)
 
@@ -115,7 +115,7 @@ def test_it_says_all_that_a_signer_needs(made: tuple[Path, Any]) -> None:
         f"Of 1,000 members the attack names about {1000 * tpr:.0f},",
         told.date, f"privbench {told.versions['privbench']}", f"Python {told.python}",
         told.model.answers_sha256, told.data.rows_sha256, best.record.trial, *told.limits,
-        "101 members, 100 nonmembers", "Overfitting The model is right about",
+        "100 members, 100 nonmembers", "Overfitting The model is right about",
         "Duplicates 1 member is equal to another member", "No shadows This is a lower bound",
         "rests on 1 of the nonmembers", "auc=0.55 failed. Above it: ",
         "shadows are needed (a shadow recipe, or shadow rows) cmia",
@@ -154,7 +154,7 @@ def test_text_of_others_is_escaped_everywhere(parts: tuple[Document, Evidence]) 
         "model": of.model.model_copy(update={"name": HOSTILE, "version": HOSTILE}),
         "versions": {HOSTILE: HOSTILE, "privbench": HOSTILE}, "commit": HOSTILE, "python": HOSTILE,
     })  # fmt: skip
-    shows = replace(shows, classes=[HOSTILE] * 101, content=HOSTILE)
+    shows = replace(shows, classes=dict.fromkeys(range(101), HOSTILE), content=HOSTILE)
     for one in (bad, bad.model_copy(update={"no_verdict": HOSTILE})):
         html = sheet(one, shows)
         page = Page(html)
@@ -392,7 +392,8 @@ def test_it_fits_two_pages_whatever_was_audited(
         })  # fmt: skip
         assert shows.best is not None
         full = replace(
-            shows, classes=[long] * 101, duplicates=10**6, exposed=[(i, 1.0) for i in range(50)],
+            shows, classes=dict.fromkeys(range(101), long), duplicates=10**6,
+            exposed=[(i, 1.0) for i in range(50)],
             best=replace(shows.best, perhaps=True),
         )  # fmt: skip
         assert pages(sheet(bad, full), tmp_path) <= 2

@@ -463,13 +463,19 @@ def _is_regressor(model: Any) -> bool:
 
 
 def _copies(rows: Rows) -> str:
-    """Return a note about members that occur twice; "" if nonmembers do so half as often."""
-    count = rows.copies()
-    usual = rows.copies("nonmembers") / rows.sizes["nonmembers"]
-    if count / rows.sizes["members"] <= 2 * usual:
+    """Return a note about rows that occur twice, with advice if members do so far more often."""
+    counts = {one: rows.copies(one) for one in ("members", "nonmembers")}
+    parts = [
+        f"{several(count, (one := source[:-1]))} {'is' if count == 1 else 'are'} equal to an "
+        f"earlier {one}"
+        for source, count in counts.items() if count
+    ]  # fmt: skip
+    if not parts:
         return ""
-    told = f"{several(count, 'member')} {'is' if count == 1 else 'are'} equal to an earlier member"
-    return f"{told}: a model remembers those best, so drop the copies and train again."
+    told = f"{' and '.join(parts)}; each row counts once, and shadows are trained without copies"
+    inside, outside = (count / rows.sizes[source] for source, count in counts.items())
+    more = ": a model remembers members with copies best, so drop these and train again"
+    return f"{told}{more if inside > 2 * outside else ''}."
 
 
 def _kind(rows: Rows, answers: NDArray[np.float64], output: str, *, alone: bool) -> str:

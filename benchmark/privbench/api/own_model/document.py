@@ -66,8 +66,8 @@ class Data(BaseModel):
     """The rows that it was asked about.
 
     Attributes:
-        members: number of rows that it was trained on.
-        nonmembers: number of rows that it was not trained on.
+        members: number of different rows that it was trained on.
+        nonmembers: number of different rows that it was not trained on.
         shadow: number of the adversary's own rows.
         rows_sha256: SHA-256 digest of the file that holds all of them, 64 hexadecimal digits.
     """

@@ -31,7 +31,7 @@ from privbench.api.own_model.tables import (
 from privbench.api.own_model.tables import held as held_in
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
-from privbench.toolbox.looked_up import encoded, library
+from privbench.toolbox.looked_up import encoded, library, taken
 from privbench.toolbox.npz_size import excess
 from privbench.toolbox.row_files import TABLES, Reading
 
@@ -76,6 +76,8 @@ class Rows:
         names: classes in the order of the answers, if the rows tell, and not the model.
         targets: (n,) float64, what a regression is to answer; None for classes.
         texts: classes in the order of their numbers, if they are texts and the model names none.
+        kept: (n,) places of the rows among all that were given; None if these are all.
+        copied: place among all that were given -> how many copies of it were left out.
     """
 
     x: NDArray[Any]
@@ -92,6 +94,8 @@ class Rows:
     names: NDArray[Any] | None = None
     targets: NDArray[np.float64] | None = None
     texts: tuple[str, ...] = ()
+    kept: NDArray[np.int64] | None = None
+    copied: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def classes(self) -> int:
@@ -107,9 +111,57 @@ class Rows:
         return [f"{x} {y!r}" for x, y in zip(prints, self.targets[at].tolist(), strict=True)]
 
     def copies(self, source: str = "members") -> int:
-        """Return the number of rows of a source that are equal to an earlier one of it."""
-        contents = self.contents(source)
-        return len(contents) - len(set(contents))
+        """Return the number of rows of a source that were left out: equal to an earlier one."""
+        return sum(self.copied.get(place, 0) for place in self.places(source))
+
+    def places(self, source: str) -> list[int]:
+        """Return where the rows of a source were among all that were given."""
+        at = self.of(source)
+        every = np.arange(at.start, at.stop) if self.kept is None else self.kept[at]
+        return [int(place) for place in every]
+
+    def table(self) -> Any:
+        """Return the user's rows, if the model gets these; None if it gets numbers."""
+        if self.lookup is None or self.kept is None:
+            return None if self.lookup is None else self.lookup.rows
+        return taken(self.lookup.rows, self.kept.tolist())
+
+    def once(self) -> Rows:
+        """Return the rows with each member and each nonmember once, whatever copies it has.
+
+        A copy has the same x, y and attributes, and so the same score: it is no more evidence.
+
+        Raises:
+            BadInputError: if too few are left.
+        """
+        known: list[Any] = [self.fingerprints, self.labels, self.targets, *self.attributes.values()]
+        columns = [list(one) for one in known if one is not None]
+        first: dict[Any, int] = {}
+        copied: dict[int, int] = {}
+        for place, mark in enumerate(zip(self._sources(), *columns, strict=True)):
+            if (earlier := first.setdefault(mark, place)) != place:
+                copied[earlier] = copied.get(earlier, 0) + 1
+        if not copied:
+            return self
+        kept = np.array([*first.values()])
+        sizes = {source: int(((kept >= at.start) & (kept < at.stop)).sum())
+                 for source in self.sizes for at in (self.of(source),)}  # fmt: skip
+        _refuse_few(sizes, self.sizes)
+
+        def some(column: NDArray[Any] | None) -> Any:
+            return None if column is None else column[kept]
+
+        return replace(
+            self, x=self.x[kept], sizes=sizes,
+            attributes={name: column[kept] for name, column in self.attributes.items()},
+            fingerprints=[self.fingerprints[place] for place in kept], kept=kept, copied=copied,
+            y=some(self.y), labels=some(self.labels), targets=some(self.targets),
+        )  # fmt: skip
+
+    def _sources(self) -> list[Any]:
+        """Return the source of each row; a number of its own for each row of the adversary."""
+        names: list[Any] = [*np.repeat([*self.sizes], [*self.sizes.values()]).tolist()]
+        return [i if name == "shadow" else name for i, name in enumerate(names)]
 
     @property
     def finite_numbers(self) -> bool:
@@ -164,7 +216,7 @@ class Rows:
         if self.lookup is None:
             x = self.unit()
             return {f"column {i}": x[:, [i]] for i in range(x.shape[1])} if x.ndim == _TABLE else {}
-        table = self.lookup.rows
+        table = self.table()
         return (
             {str(name): encoded(table[[name]]) for name in table.columns} if library(table) else {}
         )
@@ -257,7 +309,7 @@ def read_rows(
     extra = {} if attributes is None else _attributes(attributes, len(joined))
     every = [one for column in prints.values() for one in column]
     labels = labels_of(held, sizes)
-    return Rows(joined, _temporary(labels), sizes, extra, low, high, every, labels)
+    return Rows(joined, _temporary(labels), sizes, extra, low, high, every, labels).once()
 
 
 def read_source(given: Given, source: str) -> tuple[dict[str, NDArray[Any]], list[str]]:
@@ -300,7 +352,7 @@ def _looked_up(
         lookup=lookup, source=name, targets=targets,
     )  # fmt: skip
     _refuse_overlap({source: rows.contents(source) for source in sizes})
-    return rows
+    return rows.once()
 
 
 def _refuse_classes(count: int) -> None:
@@ -325,11 +377,15 @@ def _temporary(labels: NDArray[Any] | None) -> NDArray[np.int64] | None:
 def sizes_of(x: Mapping[str, Any]) -> dict[str, int]:
     """Return how many rows each source has; refuse too few."""
     sizes = {source: len(one) for source, one in x.items()}
-    for source in ("members", "nonmembers"):
-        if sizes[source] < FEWEST:
-            raise BadInputError(f"{source}: {sizes[source]} rows are too few: give at least "
-                                f"{FEWEST}")  # fmt: skip
+    _refuse_few(sizes, sizes)
     return sizes
+
+
+def _refuse_few(sizes: Mapping[str, int], given: Mapping[str, int]) -> None:
+    for source in ("members", "nonmembers"):
+        if (n := sizes[source]) < FEWEST:
+            told = "rows" if n == given[source] else f"different rows (of {given[source]:,})"
+            raise BadInputError(f"{source}: {n} {told} are too few: give at least {FEWEST}")
 
 
 def source_of(given: Given, option: str, reading: Reading) -> dict[str, Any]:

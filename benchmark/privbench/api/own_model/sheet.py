@@ -21,7 +21,7 @@ from privbench.ground.text import shown
 from privbench.results.sample_files import read_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -45,7 +45,8 @@ class Evidence:
         best: from ``strongest``.
         columns: per-sample scores of the strongest attack; None if there are none.
         exposed: from ``exposed``.
-        classes: of the members, as texts; y of a regression; empty without either.
+        classes: of the members, as texts, by place in their file; y of a regression; empty without
+            either.
         duplicates: members that are equal to an earlier member.
         content: digest over all other files of the audit.
     """
@@ -53,7 +54,7 @@ class Evidence:
     best: Strongest | None
     columns: Columns | None
     exposed: Sequence[tuple[int, float]]
-    classes: Sequence[str]
+    classes: Mapping[int, str]
     duplicates: int
     content: str
 
@@ -67,10 +68,10 @@ def evidence(made: Audit, rows: Rows, best: Strongest | None, out: Path) -> Evid
         best: from ``strongest``.
         out: its folder, with all files but the sheet.
     """
-    at = rows.of("members")
+    texts = _told(rows.labels if rows.targets is None else rows.targets, rows.of("members"))
     return Evidence(
         best, read_samples(best.record, [out]) if best else None, made.exposed,
-        _told(rows.labels if rows.targets is None else rows.targets, at),
+        dict(zip(rows.places("members"), texts, strict=False)),
         rows.copies(), content_digest(out),
     )  # fmt: skip
 

@@ -249,9 +249,9 @@ def _grouped(rows: Rows) -> Iterator[tuple[str, Groups]]:
         yield "y", _column("y", rows.targets)
     for name, values in rows.attributes.items():
         yield shown(name), _values(shown(name), values.tolist())
-    if rows.lookup is not None and library(rows.lookup.rows):
-        for name in rows.lookup.rows.columns:
-            yield shown(str(name)), _column(shown(str(name)), rows.lookup.rows[name])
+    if library(table := rows.table()):
+        for name in table.columns:
+            yield shown(str(name)), _column(shown(str(name)), table[name])
 
 
 def _column(name: str, column: Any) -> Groups:

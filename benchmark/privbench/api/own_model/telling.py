@@ -122,7 +122,7 @@ def told(
     if best is not None and columns is not None:
         groups = subgroups(best.record.cell.attack.label, columns, keys, rows)
         first = reached(columns)
-        made.exposed = exposed(columns, {key: i for i, key in enumerate(keys[rows.of("members")])})
+        made.exposed = exposed(columns, _places(rows, keys))
     made.no_verdict = no_verdict(best, made.shift, doubt, groups)
     found = best is not None and best.counts and risk(best, groups).state != "none"
     if deaf and not (found or doubt):
@@ -131,7 +131,8 @@ def told(
         notes = [f"WARNING: {deaf}.", *notes]
     made.subgroups = None if made.no_verdict else groups
     words = summary(made, made.shift, made.exposed, made.left_out, first=first,
-                   no_verdict=made.no_verdict, groups=made.subgroups, errors=errors)  # fmt: skip
+                   no_verdict=made.no_verdict, groups=made.subgroups, errors=errors,
+                   copied=rows.copied)  # fmt: skip
     defended = (one for one in records if one.cell.defense != UNDEFENDED)
     made.defended = compared(made, [*defended], judges, no_verdict=made.no_verdict)
     words = "\n".join([words, *lines(made.defended)])
@@ -173,6 +174,15 @@ def _differing_y(rows: Rows) -> str:
     return (f"Class {shown(str(named))} is {shares[0][most]:.1%} of the members and "
             f"{shares[1][most]:.1%} of the nonmembers: draw nonmembers with the members' shares."
             )  # fmt: skip
+
+
+def _places(rows: Rows, keys: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Return key and class of each member -> its first place in the members' file."""
+    at, made = rows.of("members"), dict[tuple[int, int], int]()
+    y = [-1] * len(keys) if rows.y is None else rows.y.tolist()
+    for key, c, place in zip(keys[at], y[at], rows.places("members"), strict=True):
+        made.setdefault((key, c), place)
+    return made
 
 
 def _of_candidates(

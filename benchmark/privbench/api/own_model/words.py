@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from textwrap import TextWrapper
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -292,18 +293,19 @@ def guessed(record: Record) -> float:
     return true_fpr(_sizes(record)[1], CHANCE).mean
 
 
-def exposed(columns: Columns, places: Mapping[int, int]) -> list[tuple[int, float]]:
+def exposed(columns: Columns, places: Mapping[tuple[int, int], int]) -> list[tuple[int, float]]:
     """Return the members, the most exposed first: (row in their file, exposure in [0, 1]).
 
     Args:
         columns: per-sample scores of a trial.
-        places: key of a row -> its place in the members' file.
+        places: key and class of a row -> its place in the members' file; -1 stands for no class.
     """
     member = columns["truth.member"].astype(bool)
     found = exposure(columns["victim.scores"], member)
     scores = columns["victim.scores"].astype(float)
     order = sorted(np.flatnonzero(member), key=lambda i: (-found[i], -scores[i]))
-    return [(places[int(columns["row"][i])], float(found[i])) for i in order]
+    known = [*zip(columns["row"].tolist(), columns["label"].tolist(), strict=True)]
+    return [*dict.fromkeys((places[known[i]], float(found[i])) for i in order)]
 
 
 @dataclass(frozen=True)
@@ -351,6 +353,7 @@ def summary(
     no_verdict: str = "",
     groups: Subgroups | None = None,
     errors: Errors | None = None,
+    copied: Mapping[int, int] = MappingProxyType({}),
 ) -> str:
     """Return what was found, in lines of words with numbers.
 
@@ -363,6 +366,7 @@ def summary(
         no_verdict: from ``no_verdict``.
         groups: from ``subgroups``; None without a verdict.
         errors: of a regression.
+        copied: place in the members' file -> how many copies of the row are in it.
     """
     best = strongest(records)
     found = risk(best, groups)
@@ -375,7 +379,7 @@ def summary(
         encoder = errors is None and all(one.cell.access == "EMBEDDINGS" for one in records)
         lines.append(BOUND if own or encoder else f"{BOUND} {advice}")
     if best and not no_verdict and found.state != "none":
-        lines += _rows(rows, _sizes(best.record)[1])
+        lines += _rows(rows, _sizes(best.record)[1], copied)
     if groups is not None:
         lines.append(str(groups))
     lines += [_shift(shift), *_accuracy(records), *([] if errors is None else [str(errors)])]
@@ -531,15 +535,21 @@ def outstanding(rows: Sequence[tuple[int, float]], nonmembers: int) -> Sequence[
     return found if by_chance < _UNLIKELY else []
 
 
-def _rows(rows: Sequence[tuple[int, float]], nonmembers: int) -> list[str]:
+def _rows(
+    rows: Sequence[tuple[int, float]], nonmembers: int, copied: Mapping[int, int]
+) -> list[str]:
     if found := outstanding(rows, nonmembers):
-        listed = ", ".join(str(row) for row, _ in found[:_MOST])
+        listed = ", ".join(f"{row}{_copies(copied.get(row, 0))}" for row, _ in found[:_MOST])
         return [f"Most exposed rows of the members' file, counted from 0: {listed}."]
     if any(share > 1 - CHANCE for _, share in rows):
         why = "chance explains how many look more like members than 99 % of the nonmembers"
     else:
         why = "none looks more like a member than 99 % of the nonmembers"
     return [f"No single row stands out: {why}."]
+
+
+def _copies(count: int) -> str:
+    return f" (and {count} {'copy' if count == 1 else 'copies'})" if count else ""
 
 
 def _is_attribute(record: Record) -> bool:
