@@ -312,6 +312,23 @@ def test_a_model_that_answers_differently_each_time_is_told(tmp_path: Path) -> N
     assert "asked again" not in run(tmp_path / "same", model).summary
 
 
+def test_a_model_that_reads_the_rows_of_a_batch_is_told() -> None:
+    """As a network in training mode does; rounding also depends on the batch, and may."""
+    x = torch.from_numpy(np.random.default_rng(0).random((200, 6)).astype(np.float32))
+
+    def told(share: float) -> str:
+        def raw(of: torch.Tensor) -> np.ndarray:
+            p = torch.sigmoid(4 * (of[:, 0] - 0.5 + share * of[:, 1].mean())).double().numpy()
+            return np.stack([1 - p, p], 1)
+
+        return identity.unsteady(SimpleNamespace(endpoint=None, raw=raw), x, raw(x))
+
+    assert re.match(
+        r"WARNING: asked again beside other rows, the model answered \d+ of 48", told(1)
+    )
+    assert told(0.01) == told(0) == ""
+
+
 def test_the_most_exposed_rows_are_places_in_the_members_file(tmp_path: Path) -> None:
     planted = {3, 77, 90}
     marked = {MEMBERS["x"][i].round(3).tobytes() for i in planted}
