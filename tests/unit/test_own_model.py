@@ -172,6 +172,10 @@ def test_classes_that_the_model_does_not_know_are_warned_of(tmp_path: Path) -> N
     y = np.arange(1000) % 100
     weak = np.where(np.arange(1000) < 300, y, 0)  # wrong about most, but far above chance
     assert not strange(weak, y)
+    assert strange(y, 0 * y).startswith("WARNING: all members have one class, so no row can tell")
+    assert strange(0 * y + 3, y).startswith(
+        "WARNING: the model answers class 3, counted from 0, to"
+    )
 
 
 def test_right_rows_get_no_verdict_rarely() -> None:

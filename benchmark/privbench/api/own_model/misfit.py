@@ -119,9 +119,15 @@ def _renumbered(
 def strange(predicted: NDArray[np.int64], y: NDArray[np.int64]) -> str:
     """Return a warning if the model is right about its members no more often than chance; else "".
 
-    Chance is y in random order. A model that always says the same is warned of too, so this is no
-    reason to give no verdict.
+    Chance is y in random order. A model that always says the same, and rows of one class, are
+    warned of too, so this is no reason to give no verdict.
     """
+    if len(np.unique(y)) == 1:
+        return ("WARNING: all members have one class, so no row can tell whether the model knows "
+                "them: check y, or audit rows of all classes.")  # fmt: skip
+    if len(np.unique(predicted)) == 1:
+        return (f"WARNING: the model answers class {predicted[0]}, counted from 0, to all members: "
+                "if it should know them, check that x has the units of its training.")  # fmt: skip
     right, draw = (predicted == y).mean(), np.random.default_rng(0)
     chance = np.array([(predicted == draw.permutation(y)).mean() for _ in range(_DRAWS)])
     p = (1 + (chance >= right).sum()) / (_DRAWS + 1)
