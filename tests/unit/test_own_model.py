@@ -528,6 +528,13 @@ def test_the_kind_of_answers(answers: np.ndarray, kind: str) -> None:
     assert kind_of(answers, 2) == kind
 
 
+def test_rounding_below_zero_is_no_logit() -> None:
+    p = np.array([[0.25, 0.75 + 1e-9, -1e-9], [0.5, 0.25, 0.25]])
+    assert kind_of(p, 3) == kind_of(p, 3, "posteriors") == "posteriors"
+    assert kind_of(p - [0, 0, 1e-3], 3) == "logits"
+    assert kind_of(np.array([[-1e-7, 5.0, 2.0]]), 3) == "logits"
+
+
 def test_calibration_is_dropped_only_without_shadows(registry: Registry) -> None:
     bare, _ = attacks_for(registry, ["metric-loss"], attributes=False, shadow=False)
     full, _ = attacks_for(registry, ["metric-loss"], attributes=False, shadow=True)

@@ -300,8 +300,8 @@ def audited(
             judges=judges, claim=claim, doubt=doubt, errors=errors(answers, rows),
             fit=shadow_fit(session) if own and given["gives"] in _CLASSIFIES else None,
             deaf=silent,
-            notes=(warning, identity.unsteady(asked, candidates, answers), _copies(rows), kept,
-                   note),
+            notes=(warning, identity.unsteady(asked, candidates, answers), _copies(rows), note,
+                   _taken(given["gives"], answers, output), kept),
         ),
         Path(out), fail_above, rows, keys, deaf=silent, junit=junit, sarif=sarif,
         chromium=chromium, parameters=_parameters(target),
@@ -491,6 +491,14 @@ def _kind(rows: Rows, answers: NDArray[np.float64], output: str, *, alone: bool)
                             f"from 0 to {rows.classes - 1}: give a column for each class and no "
                             "other, or name output logits if the model knows more")  # fmt: skip
     return found
+
+
+def _taken(gives: str, answers: NDArray[np.float64], output: str) -> str:
+    """Return what the answers were taken for, unless the user said it."""
+    if output != "auto":
+        return ""
+    width = f", {answers.shape[1]} for each row" if gives != "values" and answers.ndim > 1 else ""
+    return f"The model's answers were taken for {gives}{width}."
 
 
 def _refuse_logits(answers: NDArray[np.float64], y: NDArray[np.int64]) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 #: Games whose question can be about a model that exists already.
 GAMES = ("membership", "attributes")
 _VECTORS = 2  # axes of answers that are no classes
+_TINY = 1e-6  # a negative posterior that is a rounding error
 #: What `union` weighs where no attack asks many queries for each row.
 _QUICK_UNION = {"union": {"components": ["lira", "rmia", "metric-modified-entropy"]}}
 #: Attacks that ask about changed rows.
@@ -55,6 +56,7 @@ def kind_of(answers: NDArray[np.float64], classes: int, wanted: str = "auto") ->
     """
     if wanted not in ("auto", *KINDS):
         raise UnknownNameError("output", wanted, ("auto", *KINDS))
+    answers = without_rounding(answers)
     found = _guess(answers, classes)
     if wanted == "auto" and found == "logits" and answers.min() >= 0:
         raise BadInputError(f"the model's answers: {_no_posteriors(answers)}")
@@ -77,6 +79,17 @@ def kind_of(answers: NDArray[np.float64], classes: int, wanted: str = "auto") ->
                             f"{classes - 1}, counted from 0: number the classes as the model "
                             "does")  # fmt: skip
     return wanted
+
+
+def without_rounding(answers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return answers without negative numbers that are rounding errors of posteriors.
+
+    Such as of 1 minus a sum of posteriors; whatever is left is 0.
+    """
+    if answers.ndim < _VECTORS or not -_TINY <= answers.min() < 0:
+        return answers
+    cut = answers.clip(0)
+    return cut if sums_to_one(cut) else answers
 
 
 def _guess(answers: NDArray[np.float64], classes: int) -> str:
