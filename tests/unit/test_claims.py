@@ -16,8 +16,10 @@ from scipy.stats import norm
 
 import privbench
 from privbench import BadInputError
+from privbench.api.auditing import _fit
 from privbench.api.own_model.claim import ERROR, SHARES, Claim, lower, most
 from privbench.api.own_model.coins import read_coins, toss
+from privbench.api.own_model.rows import read_rows
 from privbench.cli.main import main
 from privbench.measure.games.audit import Guesses
 from privbench.testing import rate_band
@@ -214,6 +216,20 @@ def test_an_attack_that_leaves_rows_out_does_not_count(tmp_path: Path) -> None:
 
 
 # ---- refusals ------------------------------------------------------------------------------------
+
+
+def test_canaries_may_have_wrong_classes() -> None:
+    """As many nonmembers as there are, if all rows of the coins are canaries."""
+    y = np.arange(N) % 2
+    wrong = np.where(np.arange(N) < 120, y, 1 - y)
+    members, others = slice(0, 200), slice(200, N)
+    rows = read_rows({"x": X[members], "y": wrong[members]}, {"x": X[others], "y": wrong[others]})
+    says = np.where(np.arange(N) < 200, wrong, y)  # it remembers its members only
+    answers = np.eye(2)[says]
+    claim = Claim(2, 1e-5, np.arange(120, N), np.arange(120, N) < 200)
+    assert "numbered in another way" in _fit(rows, answers, "posteriors", None)[0]
+    assert _fit(rows, answers, "posteriors", claim) == ("", "")
+    assert "numbered in" in _fit(rows, np.eye(2)[1 - says], "posteriors", claim)[0]
 
 
 def test_bad_coins_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

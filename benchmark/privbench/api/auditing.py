@@ -23,7 +23,7 @@ from privbench.api.own_model.defended import UNDEFENDED, defenses_for, judge_nam
 from privbench.api.own_model.errors import errors
 from privbench.api.own_model.misfit import deaf, misfit, strange, swapped
 from privbench.api.own_model.printed import browser
-from privbench.api.own_model.rows import read_rows
+from privbench.api.own_model.rows import FEWEST, read_rows
 from privbench.api.own_model.shadow_fit import shadow_fit, surer, unheard
 from privbench.api.own_model.sums import LEDGER
 from privbench.api.own_model.telling import documented, told
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from privbench.results.record import Record
 
 _BLOCK = 256  # rows of the first query
-_TWO = 2  # classes
+_TWO = 2  # classes, and sets
 _CLASSIFIES = {"labels", "posteriors", "logits"}
 _CLEARLY = 0.1  # by so much logits are right more often than the largest class
 _LOGIT = ("The model answers one number for each row, which is read as the logit of class 1. If it "
@@ -290,7 +290,7 @@ def audited(
     session.counts_models = own
     session.run()
     _refuse_recipe(session)
-    doubt, warning = _fit(rows, answers, given["gives"])
+    doubt, warning = _fit(rows, answers, given["gives"], claim)
     keys = _keys(session)
     silent = deaf(_undefended(session), registry, Path(out)) if own else ""
     silent = silent or (_unheard(session, rows, answers, given["gives"]) if own else "")
@@ -580,15 +580,26 @@ def _unheard(session: Session, rows: Rows, answers: NDArray[np.float64], gives: 
     return unheard(p_value, *(sure[rows.of(one)] for one in ("members", "nonmembers")))
 
 
-def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str]:
-    """Return why the rows cannot be those that the model knows, and a warning; "" for none."""
+def _fit(
+    rows: Rows, answers: NDArray[np.float64], gives: str, claim: Claim | None
+) -> tuple[str, str]:
+    """Return why the rows cannot be those that the model knows, and a warning; "" for none.
+
+    Rows of a claim's coins are left out: they may be canaries, whose classes are wrong on purpose.
+    """
+    own = np.ones(len(answers), bool)
+    if claim is not None:
+        own[claim.places] = False
+    places = np.arange(len(answers))
+    both = {source: places[rows.of(source)][own[rows.of(source)]]
+            for source in ("members", "nonmembers")}  # fmt: skip
+    both = {source: at for source, at in both.items() if len(at) >= FEWEST}
     if rows.targets is not None:
         apart = np.abs(answers[:, 0] - rows.targets[: len(answers)])
-        return swapped(apart[rows.of("members")], apart[rows.of("nonmembers")]), ""
-    if rows.y is None or gives == "embeddings":
+        return swapped(*(apart[at] for at in both.values())) if len(both) == _TWO else "", ""
+    if rows.y is None or gives == "embeddings" or "members" not in both:
         return "", ""
     classes = answers.astype(np.int64) if gives == "labels" else answers.argmax(1)
-    both = {source: rows.of(source) for source in ("members", "nonmembers")}
     predicted = {source: classes[at] for source, at in both.items()}
     y = {source: rows.y[at] for source, at in both.items()}
     return misfit(predicted, y, rows.texts), strange(predicted["members"], y["members"])

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 LEVEL = 1e-4
 #: Tests that share the level: classes of members, classes of nonmembers, accuracies, attacks.
 TESTS = 4
+_TWO = 2  # sets
 _NAMED = 3  # classes in a sentence
 _DRAWS, _UNLIKELY = 999, 0.01  # permutations of y, and the share of them that does as well
 
@@ -43,17 +44,19 @@ def misfit(
     """Return why the rows cannot be those that the model knows, and what to check; "" if they can.
 
     Args:
-        predicted: members and nonmembers -> the model's classes (n,), from 0.
+        predicted: members, and nonmembers if there are enough, -> the model's classes (n,), from 0.
         y: the same -> the user's classes (n,).
         texts: the user's classes in the order of their numbers, if they are texts and the model
             names none.
     """
     from scipy.stats import fisher_exact
 
-    for source in ("members", "nonmembers"):
+    for source in predicted:
         if told := _renumbered(predicted[source], y[source], source, texts):
             return told
     right = {source: predicted[source] == y[source] for source in y}
+    if len(right) < _TWO:
+        return ""
     counts = np.array([(one.sum(), (~one).sum()) for one in right.values()])
     if fisher_exact(counts, alternative="less").pvalue > LEVEL / TESTS:
         return ""
