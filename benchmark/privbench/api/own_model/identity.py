@@ -21,7 +21,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.files import write
@@ -70,6 +69,8 @@ def changed(asked: Any, x: Tensor) -> Tensor:
     Hardly any is also in x. Whole numbers stay whole. There are none if the model gets the user's
     own rows: then no attack asks about others.
     """
+    import torch
+
     if asked.form.source:
         return x[:0]
     draw = np.random.default_rng(0)
