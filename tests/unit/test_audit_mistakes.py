@@ -287,6 +287,8 @@ def test_few_rows_have_an_auc_and_a_sentence(tmp_path: Path) -> None:
     (f"{HERE}:rows", "is a ndarray, which cannot be asked: return a torch module"),
     (RandomForestClassifier(), "own-model: the given model failed on rows of shape"),
     (RandomForestClassifier, "the given model is the class RandomForestClassifier"),
+    (lambda x: np.full((len(x), 2), 0.5 + 0j), "answered a ndarray of complex numbers: return p"),
+    (lambda x: np.ma.masked_less(np.full((len(x), 2), 0.5), 0.6), "MaskedArray with masked values"),
     (lambda x: ["cat"] * len(x), "answered a list of texts, cat: return posteriors (n, k), numb"),
     (lambda x: x[:, :3] - 0.5, "metric-confidence: it reads posteriors, and the model does not"),
 ])  # fmt: skip

@@ -154,13 +154,9 @@ class Asked(nn.Module):
                                 "read") from error  # fmt: skip
         try:
             held = answer.detach().cpu().numpy() if isinstance(answer, Tensor) else answer
-            made = np.asarray(held, np.float64)
+            made = _real(held)
         except (TypeError, ValueError):
-            kind = "that is no array of numbers"
-            if isinstance(answer, list | tuple) and isinstance(answer[0], str):
-                kind = f"of texts, {plain(answer[0])}"
-            if isinstance(answer, np.ndarray) and answer.size and isinstance(answer.flat[0], str):
-                kind = f"of texts, {plain(answer.flat[0])}"
+            kind = _kind_of(answer)
             raise BadInputError(f"{told} answered a {plain(type(answer).__name__)} {kind}: return "
                                 "posteriors (n, k), numbers of classes (n,), or embeddings "
                                 "(n, d)") from None  # fmt: skip
@@ -197,6 +193,29 @@ class Asked(nn.Module):
             raise BadInputError(f"{self.told} must answer one class from 0 to "
                                 f"{self.form.classes - 1} for each row")  # fmt: skip
         return nn.functional.one_hot(labels, self.form.classes) * _SURE
+
+
+def _real(answer: Any) -> np.ndarray:
+    if kind := _unreal(answer):
+        raise TypeError(kind)
+    return np.asarray(answer, np.float64)
+
+
+def _unreal(answer: Any) -> str:
+    """Return why numpy would lose something of an answer, as words of a sentence; "" if not."""
+    if np.ma.is_masked(answer):
+        return "with masked values"
+    complexes = isinstance(answer, np.ndarray) and answer.dtype.kind == "c"
+    return "of complex numbers" if complexes else ""
+
+
+def _kind_of(answer: Any) -> str:
+    """Return what an answer that is no array of numbers holds."""
+    if isinstance(answer, list | tuple) and isinstance(answer[0], str):
+        return f"of texts, {plain(answer[0])}"
+    if isinstance(answer, np.ndarray) and answer.size and isinstance(answer.flat[0], str):
+        return f"of texts, {plain(answer.flat[0])}"
+    return _unreal(answer) or "that is no array of numbers"
 
 
 def of_both(second: np.ndarray, gives: str) -> np.ndarray:

@@ -153,16 +153,14 @@ def thresholds(given: Iterable[tuple[str, Any]], option: str) -> dict[str, float
         name = _plain(written)
         told = f"{option} {shown(written)}={shown(value)}"
         if name not in FIGURES:
-            near = nearest(name, FIGURES)
-            tail = f"did you mean {near}?" if near else f"choose from {', '.join(FIGURES)}"
+            rates = [one for one in FIGURES if one.startswith("tpr@") and name.startswith("tpr@")]
+            near, known = "" if rates else nearest(name, FIGURES), rates or FIGURES
+            tail = f"did you mean {near}?" if near else f"choose from {', '.join(known)}"
             raise BadInputError(f"{told}: there is no figure {shown(written)}: {tail}")
         if name in made:
             raise BadInputError(f"{told}: {name} has two thresholds: give one")
         figure = FIGURES[name]
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
-            number = math.nan
+        number = _number(value)
         if not figure.chance < number < figure.most:
             raise BadInputError(
                 f"{told}: give a number above {figure.chance:g}, which chance reaches, and below "
@@ -181,9 +179,19 @@ def written(options: Sequence[str], option: str) -> dict[str, float]:
     return thresholds([(name.strip(), value.strip()) for name, _, value in pairs], option)
 
 
+def _number(value: object) -> float:
+    """Return a threshold; NaN if it is none, also if only Python reads it, such as ``.5_5``."""
+    if isinstance(value, str) and not re.fullmatch(r"[-+.\deE]+", value, re.ASCII):
+        return math.nan
+    try:
+        return math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.nan
+
+
 def _plain(name: object) -> str:
     """Return a name as ``FIGURES`` has it: ``tpr@.10%`` is ``tpr@0.1%``."""
-    share = re.fullmatch(r"tpr@(\d*\.?\d+)%", str(name))
+    share = re.fullmatch(r"tpr@(\d*\.?\d+)%", str(name), re.ASCII)
     return f"tpr@{float(share[1]):g}%" if share else str(name)
 
 
