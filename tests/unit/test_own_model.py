@@ -565,6 +565,24 @@ def test_the_column_that_tells_the_sets_apart_is_named(tmp_path: Path) -> None:
     assert separating({}, slice(100), slice(100, 200)) == ""
 
 
+def test_few_forests_find_the_columns_that_tell_the_sets_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw, asked = np.random.default_rng(0), []
+
+    def counted(*sides: Any) -> Any:
+        asked.append(sides)
+        return shift(*sides)
+
+    x = draw.normal(size=(200, 64)).astype(np.float32)
+    x[:100, 40] += 4
+    x[:100, 60] *= 9  # another width, the same middle
+    monkeypatch.setattr("privbench.api.own_model.shift.shift", counted)
+    told = separating({f"n{i}": x[:, [i]] for i in range(64)}, slice(100), slice(100, 200))
+    assert re.match(r"What tells .* by itself: n40 \(AUC 0\.9\d+\), n60 \(AUC 0\.\d+\)\.", told)
+    assert len(asked) == 5
+
+
 @pytest.mark.slow
 def test_shift_has_its_level() -> None:
     """Of 8 pairs of equal sets, at most one is said to differ (expected: at most .08 of them)."""
