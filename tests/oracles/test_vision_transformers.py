@@ -284,11 +284,12 @@ def test_large_views_come_first_and_crop_range_narrows_small_ones_too(tmp_path: 
     for view in range(4):
         same = torch.allclose(batch.x[view * ROWS : (view + 1) * ROWS], whole, atol=1e-5)
         assert same == (view < LARGE)
-    prepare: Any = _training(DINO(**SMALL), tmp_path / "whole").phase.prepare
-    spec = tiny_spec(DINO(**SMALL), (CropRange(shrink=0.5),))
+    wide = DINO(**SMALL, small_crop=(0.05, 0.9))
+    prepare: Any = _training(wide, tmp_path / "whole").phase.prepare
+    spec = tiny_spec(wide, (CropRange(shrink=0.5),))
     narrow: Any = tiny_builder(str(tmp_path / "narrow")).draft(spec).phases[0].prepare
-    assert prepare.small == (0.05, 0.4)
-    assert narrow.small == pytest.approx((0.05, 0.225))
+    assert prepare.small == (0.05, 0.9)
+    assert narrow.small == pytest.approx((0.8, 0.85))  # the data allow no box below .8
 
 
 @pytest.mark.parametrize("rows", [1, 5])

@@ -172,7 +172,7 @@ class Olympus(Defense):
         kept = [OBFUSCATOR, "classifier", *([] if self.freeze_encoder else ["encoder"])]
         batch, turn = BatchSpec(self.batch), self.adversary_steps + 1
         updates = batch.steps(count) if count else 1
-        cycle = math.lcm(turn, updates)
+        cycle, common = math.lcm(turn, updates), math.gcd(turn, updates)
 
         def attack(out: Outputs, batch: Batch, clock: Clock) -> Tensor:
             del clock
@@ -180,8 +180,9 @@ class Olympus(Defense):
 
         def turns(epoch: int, i: int) -> str:
             done = (epoch - 1) * updates + i
-            # Each cycle begins one step earlier, so that all batches of an epoch have their turn.
-            return "obfuscate" if (done + done // cycle) % turn == turn - 1 else "attack"
+            # Where turns and epochs meet in the same batches again, the next begin a step earlier.
+            moved = done // cycle % common
+            return "obfuscate" if (done + moved) % turn == turn - 1 else "attack"
 
         spec, adversary = Optimizer("adam", self.lr), Optimizer("adam", self.adversary_lr)
         return Phase(
