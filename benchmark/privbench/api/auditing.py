@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 _BLOCK = 256  # rows of the first query
 _TWO = 2  # classes, and sets
 _CLASSIFIES = {"labels", "posteriors", "logits"}
+_TAKEN = "The model's answers were taken for {}."
 _CLEARLY = 0.1  # by so much logits are right more often than the largest class
 _LOGIT = ("The model answers one number for each row, which is read as the logit of class 1. If it "
           "is a regression, name output values.")  # fmt: skip
@@ -260,7 +261,7 @@ def audited(
                        console)  # fmt: skip
     kept = identity.confirmed(asked, torch.cat([candidates, changed]), model, Path(out))
     whole, note = _of_both(_answers(asked, rows, changed), rows, output)
-    whole = identity.identified(whole, Path(out))
+    whole = identity.identified(whole, Path(out), endpoint=asked.endpoint is not None)
     given["answered"], answers = identity.digest(whole), whole[: len(candidates)]
     given["gives"] = _kind(rows, answers, output, alone=alone)
     rows = rows.knowing(answers, given["gives"])
@@ -300,8 +301,8 @@ def audited(
             judges=judges, claim=claim, doubt=doubt, errors=errors(answers, rows),
             fit=shadow_fit(session) if own and given["gives"] in _CLASSIFIES else None,
             deaf=silent,
-            notes=(warning, identity.unsteady(asked, candidates, answers), _copies(rows), note,
-                   _taken(given["gives"], answers, output), kept),
+            notes=(warning, identity.unsteady(asked, candidates, answers), _copies(rows, own=own),
+                   note or (_TAKEN.format(given["gives"]) if output == "auto" else ""), kept),
         ),
         Path(out), fail_above, rows, keys, deaf=silent, junit=junit, sarif=sarif,
         chromium=chromium, parameters=_parameters(target),
@@ -354,8 +355,8 @@ def _refuse_other_audit(session: Session, out: Path) -> None:
         same = (record.cell.target.label, record.cell.dataset.label)
         if same != (cell.target.label, cell.dataset.label):
             raise BadInputError(f"{shown(str(out), 200)} holds the audit of another model, of one "
-                                "that answers differently each time, or of other rows: choose "
-                                "another directory")  # fmt: skip
+                                "that answers differently each time, of other rows, or of rows "
+                                "whose copies counted: choose another directory")  # fmt: skip
 
 
 def _refuse_recipe(session: Session) -> None:
@@ -462,7 +463,7 @@ def _is_regressor(model: Any) -> bool:
     return isinstance(model, BaseEstimator) and is_regressor(model)
 
 
-def _copies(rows: Rows) -> str:
+def _copies(rows: Rows, *, own: bool) -> str:
     """Return a note about rows that occur twice, with advice if members do so far more often."""
     counts = {one: rows.copies(one) for one in ("members", "nonmembers")}
     parts = [
@@ -472,7 +473,8 @@ def _copies(rows: Rows) -> str:
     ]  # fmt: skip
     if not parts:
         return ""
-    told = f"{' and '.join(parts)}; each row counts once, and shadows are trained without copies"
+    told = f"{' and '.join(parts)}; each row counts once"
+    told += ", and shadows are trained without copies" if own else ""
     inside, outside = (count / rows.sizes[source] for source, count in counts.items())
     more = ": a model remembers members with copies best, so drop these and train again"
     return f"{told}{more if inside > 2 * outside else ''}."
@@ -491,14 +493,6 @@ def _kind(rows: Rows, answers: NDArray[np.float64], output: str, *, alone: bool)
                             f"from 0 to {rows.classes - 1}: give a column for each class and no "
                             "other, or name output logits if the model knows more")  # fmt: skip
     return found
-
-
-def _taken(gives: str, answers: NDArray[np.float64], output: str) -> str:
-    """Return what the answers were taken for, unless the user said it."""
-    if output != "auto":
-        return ""
-    width = f", {answers.shape[1]} for each row" if gives != "values" and answers.ndim > 1 else ""
-    return f"The model's answers were taken for {gives}{width}."
 
 
 def _refuse_logits(answers: NDArray[np.float64], y: NDArray[np.int64]) -> None:

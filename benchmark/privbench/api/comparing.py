@@ -121,7 +121,7 @@ def compare(old: str | Path | Audit, new: str | Path | Audit) -> Comparison:
         (before, member, rows), (after, *same) = (_scores(held[which][key], key) for which in held)
         if not (np.array_equal(rows, same[1]) and np.array_equal(member, same[0])):
             raise BadInputError(f"{_named(key)}: the old and the new audit are about other rows: "
-                                "audit both on the same members and nonmembers")  # fmt: skip
+                                "audit both on the same rows, by one version")  # fmt: skip
         found = {_AUC: auc_change(before, after, member)}
         tpr = tpr_change(before, after, member, _FPR)
         changes[key] = found | ({} if tpr is None else {_TPR: tpr})

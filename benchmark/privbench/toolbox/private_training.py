@@ -229,9 +229,10 @@ def group_normed(model: Model, ctx: DefenseContext, name: str) -> Model:
     replaced = []
     for part_name, part in model.parts.items():
         fixed = ModuleValidator.fix(part)
-        for at, norm in part.named_modules():
+        for at, norm in part.named_modules(remove_duplicate=False):
             if at and isinstance(norm, nn.BatchNorm1d) and norm.affine:
-                fixed.set_submodule(at, nn.GroupNorm(1, norm.num_features, eps=norm.eps))
+                one = nn.GroupNorm(1, norm.num_features, eps=norm.eps).to(norm.weight)
+                fixed.set_submodule(at, one.requires_grad_(norm.weight.requires_grad))
         if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in part.modules()):  # noqa: SLF001
             replaced.append(part_name)
             if hasattr(part, "width"):

@@ -21,10 +21,9 @@ posteriors, knows true labels, and trains shadow models on subsets of the candid
 Deviations: see the classes. What to expect: more than attacks with one round where no defense acts.
 Audits with ``--shadow-recipe clone``, TPR at 1 % FPR and AUC: a forest with 2,000 members of Adult
 52.8 %, .934 (``lira-joint`` 36.8 %, .909), one with 600 of digits 81.5 %, .991 (73.2 %, .983).
-``supervised`` on digits, 100 members among 500 rows, mean of 3 seeds: 34.7 %, .886 (``lira``
-18.3 %, .785, with 64 shadows 21.7 %, .821). From labels alone, seed 0: ``label-cmia`` 18.0 %, .802
-(``label-lira`` 9.0 %, .703). 0.5 on a victim that answers members and nonmembers
-alike.
+``supervised`` on digits, 100 members among 500 rows, 5 seeds (leaderboards/digits-cascade.md):
+33.2 %, .887 (``lira`` 18.0 %, .794). From labels alone, seed 0: ``label-cmia`` 18.0 %, .802
+(``label-lira`` 9.0 %, .703). 0.5 on a victim that answers members and nonmembers alike.
 """
 
 from __future__ import annotations

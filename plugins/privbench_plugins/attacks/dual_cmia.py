@@ -54,9 +54,9 @@ class DualCMIA(Cascade):
     name: ClassVar[str] = "dual-cmia"
     needs: ClassVar[Access] = Access.POSTERIORS
     deviations: ClassVar[str] = (
-        "The signals are our own, those of `dual-lira`, `dual-encoder` and `dual-head`, and of no "
-        "neighbours; all else is as in `cmia`. If a true label is missing, all rows score 0 and "
-        "none is called a member."
+        "The signals are our own, those of `dual-lira`, `dual-encoder` and `dual-head`, added up "
+        "as they do; rounds, limits and worlds are those of `cmia`. If a true label is missing, "
+        "all rows score 0 and none is called a member."
     )
 
     def asks(self, ctx: AttackContext, rows: Examples) -> Ask:

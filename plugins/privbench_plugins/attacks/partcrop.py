@@ -127,6 +127,11 @@ class PartCrop(MembershipAttack):
             ctx.note(**{self.name: "the encoder releases a vector: its map is made of windows"})
         places = math.prod(released) if released else 1
         width = shadow.oracle.embeddings(shadow.nonmembers.select(slice(0, 1))).shape[1]
+        if width % places:
+            raise BadInputError(
+                f"partcrop: the shadow's embeddings have {width} numbers, which the {places} "
+                "places of its feature map do not divide: change the width of that target"
+            )
         length = places if released else self.places**2
         bells = bell_curves(self.parts, length, ctx.generator("bells"))
 

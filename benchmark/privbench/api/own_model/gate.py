@@ -7,7 +7,8 @@ divided by their number (Bonferroni). So a model that is at its threshold fails 
 40 audits, however many attacks are tried, and one above it passes in at most one of 40.
 
 A group of rows fails a threshold, too, if the interval of the strongest attack in it lies above.
-These intervals hold together with 99.5 % probability. They pass nothing: groups are small.
+These intervals hold together with 99.5 % probability, whichever attack is the
+strongest. They pass nothing: groups are small.
 
 It reads results and their per-sample scores, and nothing else.
 """
@@ -245,18 +246,23 @@ def judged(
                    doubtful.get(one.cell.attack.label, ""))
              for label, (one, of) in asks[name].items()],
             broken=broken, no_verdict=no_verdict, unsure=unsure,
-            groups=_above(name, value, groups, len(fail_above)),
+            groups=_above(name, value, groups, len(fail_above) * max(1, len(answers))),
         )
         for name, value in fail_above.items()
     )  # fmt: skip
     return whole(made, error, left_out)
 
 
-def _above(
-    name: str, threshold: float, groups: Mapping[str, Answers], thresholds: int
-) -> list[Found]:
-    """Return the groups of rows whose interval of a figure lies above its threshold."""
-    error = ERROR_OF_GROUPS / max(1, len(groups) * thresholds)
+def _above(name: str, threshold: float, groups: Mapping[str, Answers], tested: int) -> list[Found]:
+    """Return the groups of rows whose interval of a figure lies above its threshold.
+
+    Args:
+        name: of the figure.
+        threshold: of it.
+        groups: the scores of each by the strongest attack.
+        tested: number of thresholds, times that of the attacks of which it is the strongest.
+    """
+    error = ERROR_OF_GROUPS / max(1, len(groups) * tested)
     found = [
         Found(group, Number.of(FIGURES[name].measure(of, error, of.sizes)))
         for group, of in groups.items()

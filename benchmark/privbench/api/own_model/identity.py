@@ -166,17 +166,20 @@ def _sample(kept: NDArray[np.float64]) -> NDArray[np.int64]:
     return drawn[:AGAIN]
 
 
-def identified(answers: NDArray[np.float64], out: Path) -> NDArray[np.float64]:
-    """Return the kept answers of the folder of an audit if they agree with these, else these."""
+def identified(answers: NDArray[np.float64], out: Path, *, endpoint: bool) -> NDArray[np.float64]:
+    """Return the kept answers of the folder of an audit if they agree with these, else these.
+
+    An endpoint that was too busy for changed rows has no answers to these at the end, now or then.
+    """
     try:
         kept = np.load(out / ANSWERS, allow_pickle=False)
     except Exception:  # noqa: BLE001 - none, or damaged: then it is as if there were none
         return answers
-    if (
-        not isinstance(kept, np.ndarray)
-        or kept.shape != answers.shape
-        or differing(kept, answers).any()
-    ):
+    if not isinstance(kept, np.ndarray) or kept.shape[1:] != answers.shape[1:]:
+        return answers
+    both = min(len(kept), len(answers)) if endpoint else None
+    one, other = kept[:both], answers[:both]
+    if len(one) != len(other) or differing(one, other).any():
         return answers
     return np.asarray(kept, np.float64)
 

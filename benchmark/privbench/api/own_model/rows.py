@@ -129,12 +129,12 @@ class Rows:
     def once(self) -> Rows:
         """Return the rows with each member and each nonmember once, whatever copies it has.
 
-        A copy has the same x, y and attributes, and so the same score: it is no more evidence.
+        A copy has the same x and y, and so the same score: it is no more evidence.
 
         Raises:
             BadInputError: if too few are left.
         """
-        known: list[Any] = [self.fingerprints, self.labels, self.targets, *self.attributes.values()]
+        known: list[Any] = [self.fingerprints, self.labels, self.targets]
         columns = [list(one) for one in known if one is not None]
         first: dict[Any, int] = {}
         copied: dict[int, int] = {}

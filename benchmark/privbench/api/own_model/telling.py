@@ -125,7 +125,7 @@ def told(
         made.exposed = exposed(columns, _places(rows, keys))
     made.no_verdict = no_verdict(best, made.shift, doubt, groups)
     found = best is not None and best.counts and risk(best, groups).state != "none"
-    if deaf and not (found or doubt):
+    if deaf and not (found or doubt or made.no_verdict):
         made.no_verdict = deaf
     elif deaf:
         notes = [f"WARNING: {deaf}.", *notes]
