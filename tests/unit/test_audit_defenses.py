@@ -47,7 +47,7 @@ def test_masks_hide_confidence_and_not_labels(tmp_path: Path) -> None:
         "With memguard: not tried: it learns from rows that the model has not seen: give shadow "
         "rows."
     )
-    assert found.summary.splitlines()[-3:-1] == [masked.words, guarded.words]
+    assert f"\n{masked.words}\n{guarded.words}\n" in found.summary
     # the verdict and the gate are about the model as it is
     assert {one.cell.defense for one in found} == {"none"}
     assert "leaks who its members are" in found.summary
