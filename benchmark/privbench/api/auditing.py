@@ -24,7 +24,7 @@ from privbench.api.own_model.errors import errors
 from privbench.api.own_model.misfit import deaf, misfit, strange, swapped
 from privbench.api.own_model.printed import browser
 from privbench.api.own_model.rows import FEWEST, read_rows
-from privbench.api.own_model.shadow_fit import shadow_fit, surer, unheard
+from privbench.api.own_model.shadow_fit import shadow_fit, unheard
 from privbench.api.own_model.sums import LEDGER
 from privbench.api.own_model.telling import documented, told
 from privbench.api.own_model.words import reworded
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from privbench.api.own_model.words import Audit
     from privbench.measure.methods.cell import Cell
     from privbench.plugins.registry import Choice, Registry
-    from privbench.results.record import Record
 
 _BLOCK = 256  # rows of the first query
 _TWO = 2  # classes, and sets
@@ -293,8 +292,9 @@ def audited(
     _refuse_recipe(session)
     doubt, warning = _fit(rows, answers, given["gives"], claim)
     keys = _keys(session)
-    silent = deaf(_undefended(session), registry, Path(out)) if own else ""
-    silent = silent or (_unheard(session, rows, answers, given["gives"]) if own else "")
+    silent = _silent(
+        session, rows, answers, given["gives"], registry=registry, out=Path(out)
+    ) if own else ""  # fmt: skip
     return documented(
         told(
             session.records, rows, keys, left_out, Path(out),
@@ -553,25 +553,13 @@ def _of_both(
     return of_both(answers, "logits"), _LOGIT
 
 
-def _undefended(session: Session) -> list[Record]:
-    """Return the records of the model as it is."""
-    return [one for one in session.records if one.cell.defense == UNDEFENDED]
-
-
-def _unheard(session: Session, rows: Rows, answers: NDArray[np.float64], gives: str) -> str:
+def _silent(
+    session: Session, rows: Rows, answers: NDArray[np.float64], gives: str, *,
+    registry: Registry, out: Path,
+) -> str:  # fmt: skip
     """Return that shadows by the user's code do not know the rows that they got; "" if they do."""
-    if gives == "embeddings":
-        return ""
-    if rows.targets is not None:
-        sure = -np.abs(answers[:, 0] - rows.targets[: len(answers)])
-    else:
-        assert rows.y is not None  # noqa: S101 - the model classifies
-        y = rows.y[: len(answers)]
-        sure = answers == y if gives == "labels" else answers[np.arange(len(y)), y]
-        if gives == "logits":
-            sure = sure - np.logaddexp.reduce(answers, axis=1)
-    p_value = surer(session, values=rows.targets is not None)
-    return unheard(p_value, *(sure[rows.of(one)] for one in ("members", "nonmembers")))
+    undefended = [one for one in session.records if one.cell.defense == UNDEFENDED]
+    return deaf(undefended, registry, out) or unheard(session, rows, answers, gives)
 
 
 def _fit(

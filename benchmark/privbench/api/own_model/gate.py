@@ -7,8 +7,8 @@ divided by their number (Bonferroni). So a model that is at its threshold fails 
 40 audits, however many attacks are tried, and one above it passes in at most one of 40.
 
 A group of rows fails a threshold, too, if the interval of the strongest attack in it lies above.
-These intervals hold together with 99.5 % probability, whichever attack is the
-strongest. They pass nothing: groups are small.
+These intervals hold together with 99.5 % probability, for all attacks among which the strongest was
+chosen. They pass nothing: groups are small.
 
 It reads results and their per-sample scores, and nothing else.
 """

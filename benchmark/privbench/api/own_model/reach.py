@@ -100,7 +100,7 @@ def announce(
     Args:
         asked: module that asks the endpoint.
         x: (n, *shape) members and nonmembers, in [0, 1].
-        changed: (m, *shape) rows by which it is told from models that answer x alike.
+        changed: (m, *shape) rows about which other models that agree on x may differ.
         more: from ``more_queries``.
         console: where it is said; None for nowhere.
 

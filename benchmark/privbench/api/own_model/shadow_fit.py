@@ -16,6 +16,7 @@ from privbench.measure.data.examples import as_float
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from privbench.api.own_model.rows import Rows
     from privbench.api.planning import Planning
     from privbench.api.session import Session
     from privbench.measure.data.examples import Examples
@@ -120,17 +121,23 @@ def _sure(victim: Victim, rows: Examples, *, values: bool) -> NDArray[np.float64
     return np.asarray(found.gather(1, rows.y.cpu()[:, None])[:, 0].numpy())
 
 
-def unheard(p_value: float | None, members: NDArray[Any], nonmembers: NDArray[Any]) -> str:
+def unheard(session: Session, rows: Rows, answers: NDArray[np.float64], gives: str) -> str:
     """Return that the model is surer of its members, and shadows are not of theirs; "" if they are.
 
     Args:
-        p_value: from ``surer``.
-        members: (n,) how sure the model is of the truth about each member.
-        nonmembers: (m,) the same of nonmembers.
+        session: that ran, with shadows by the user's code.
+        rows: of the audit.
+        answers: (n,) or (n, k), of the model to members and nonmembers.
+        gives: what these are.
     """
     from scipy.stats import mannwhitneyu
 
+    if gives == "embeddings":
+        return ""
+    sure = _sure_of(rows, answers, gives)
+    members, nonmembers = sure[rows.of("members")], sure[rows.of("nonmembers")]
     own = mannwhitneyu(members, nonmembers, alternative="greater").pvalue
+    p_value = surer(session, values=rows.targets is not None)
     if p_value is None or p_value <= _HEARD or own > _CLEAR:
         return ""
     return (
@@ -138,6 +145,18 @@ def unheard(p_value: float | None, members: NDArray[Any], nonmembers: NDArray[An
         f", and the model is surer of its members (p = {own:.2g}): check that the shadow recipe "
         "trains on the x and y that it gets, as the model was trained"
     )
+
+
+def _sure_of(rows: Rows, answers: NDArray[np.float64], gives: str) -> NDArray[Any]:
+    """Return how sure the model is of the truth about each member and nonmember, (n,)."""
+    if rows.targets is not None:
+        return -np.abs(answers[:, 0] - rows.targets[: len(answers)])
+    assert rows.y is not None  # noqa: S101 - the model classifies
+    y = rows.y[: len(answers)]
+    if gives == "labels":
+        return np.asarray(answers == y)
+    sure = answers[np.arange(len(y)), y]
+    return np.asarray(sure - np.logaddexp.reduce(answers, axis=1) if gives == "logits" else sure)
 
 
 def _right(victim: Victim, rows: Examples) -> float:
