@@ -1431,7 +1431,7 @@ def test_a_directory_with_another_audit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out" / "audit.txt").unlink()  # as if it was interrupted before its end
     before = sorted((tmp_path / "out").iterdir())
     for other in ({"model": forest(SHADOW)}, {"members": rows(90, 7)}):
-        with pytest.raises(BadInputError, match="or of other rows: choose"):
+        with pytest.raises(BadInputError, match="of other rows, or of rows whose copies counted"):
             run(tmp_path, **{"model": forest(MEMBERS), **other})
     assert sorted((tmp_path / "out").iterdir()) == before
 
