@@ -68,7 +68,7 @@ def test_a_server_is_audited_like_the_model(tmp_path: Path, url: str, name: str)
         sets["attributes"] = {"sex": (every[:, 3] > 0).astype(int)}
         model, given = "tests.unit.serving:encoder", EMBEDDED
     given += files(tmp_path, **sets)
-    asked = ["--format", name, "--model-version", "my-encoder", "--max-queries", "300"]
+    asked = ["--format", name, "--model-version", "my-encoder", "--max-queries", "400"]
     assert audit(tmp_path, "by_url", f"{url}/{name}", *given, *asked) == audit(
         tmp_path, "by_model", model, *given
     )
