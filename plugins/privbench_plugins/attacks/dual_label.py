@@ -10,8 +10,8 @@ classes that copies get stand in for the posteriors, and from these the adversar
 rows nearby add, as ``dual-lira`` does. It knows true labels, and owns k shadow models trained on
 subsets of the candidate rows. Steps:
 
-1. Ask every model about copies of all rows with noise of several levels. The mean over levels of the
-   logarithms of the classes' shares are the model's log-posteriors, to the adversary.
+1. Ask every model about copies of all rows with noise of several levels. The mean over levels of
+   the logarithms of the classes' shares are the model's log-posteriors, to the adversary.
 2. Signals of a row are their dual coefficients, as in ``dual-lira``, and the signal of
    ``label-lira``.
 3. Add up the signals by the weights that tell shadows with a row best from shadows without it.
