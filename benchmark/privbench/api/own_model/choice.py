@@ -31,7 +31,7 @@ _TINY = 1e-6  # a negative posterior that is a rounding error
 #: What `union` weighs where no attack asks many queries for each row.
 _QUICK_UNION = {"union": {"components": ["lira", "rmia", "metric-modified-entropy"]}}
 #: Attacks that ask about changed rows.
-_CHANGES = {
+CHANGES = {
     "dual-label", "label-cmia", "label-lira", "label-only-boundary", "label-only-noise",
     "order-lira", "adversarial-mia", "adversarial-mia-targeted",
 }  # fmt: skip
@@ -267,11 +267,11 @@ def unsuited(attack: str, lookup: Lookup | None) -> str:
     """Return why an attack cannot be made on rows that the model gets as they are; "" if it can."""
     if lookup is None:
         return ""
-    if attack in _CHANGES and getattr(getattr(lookup.rows, "dtype", None), "kind", "") == "f":
+    if attack in CHANGES and getattr(getattr(lookup.rows, "dtype", None), "kind", "") == "f":
         return ("it asks about changed rows, and numbers of the rows are missing or far from all "
                 "others of their column, so that they cannot be changed: fill them in, or clip "
                 "them")  # fmt: skip
-    if attack in _CHANGES:
+    if attack in CHANGES:
         return "it asks about changed rows, and only numbers in arrays can be changed"
     if attack in _LEARNS | _NETWORKS and not lookup.features:
         return "it learns from what rows hold, and nothing is known of objects of this kind"

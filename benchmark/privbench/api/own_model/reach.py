@@ -74,21 +74,24 @@ class Asking:
 
 
 def more_queries(
-    attacks: Sequence[Attack], settings: Mapping[str, Mapping[str, Any]]
+    attacks: Sequence[Attack], settings: Mapping[str, Mapping[str, Any]], rows: int
 ) -> dict[str, int]:
     """Return attack -> rows that it asks beyond members and nonmembers; 0 if that is unknown.
 
     Args:
         attacks: those that the user names; others ask no other rows of the model.
         settings: method -> hyperparameters.
+        rows: number of members and nonmembers.
     """
+    from privbench.api.own_model.choice import CHANGES
+
     made: dict[str, int] = {}
     for one in attacks:
         attack = one.replace(**settings.get(one.name, {}))
-        if attack.max_rows is not None:
+        if attack.max_rows is not None or attack.name in CHANGES:
             known = attack.hyperparameters()
             each = next((known[of] for of in _COSTS if isinstance(known.get(of), int)), 0)
-            made[one.name] = each * attack.max_rows
+            made[one.name] = each * min(attack.max_rows or rows, rows)
     return made
 
 
