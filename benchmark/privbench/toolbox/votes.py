@@ -56,15 +56,16 @@ def of_labels(ctx: AttackContext, rows: Examples, levels: Sequence[float], queri
 
     Args:
         ctx: of the attack.
-        rows: all that are in question, with labels.
+        rows: all that are in question. Signals of one without a label are NaN.
         levels: of the noise, see ``noisy``.
         queries: copies of a row, over all levels.
     """
     duals, classes = Duals.of(rows), ctx.card.classes or 0
     said = torch.stack([F.one_hot(one.oracle.labels(rows), classes) for one in ctx.shadows])
     usual = (said.sum(0).double() + 1 / classes) / (len(said) + 1)
-    truth = F.one_hot(rows.y.to(usual.device), classes)
-    pull = F.normalize(truth - usual, dim=1)
+    y = rows.y.to(usual.device)
+    truth = F.one_hot(y.clamp_min(0), classes)
+    pull = F.normalize(truth - usual, dim=1).masked_fill((y < 0).unsqueeze(1), torch.nan)
 
     def ask(oracle: Oracle, rows: Examples) -> Tensor:
         count = votes(oracle, rows, ctx, levels, queries)
@@ -72,7 +73,7 @@ def of_labels(ctx: AttackContext, rows: Examples, levels: Sequence[float], queri
         own = (count * truth.unsqueeze(1)).sum(-1)
         odds = ((own + 0.5).log() - (copies - own + 0.5).log()).mean(1, keepdim=True)
         log_p = (count + 0.5).log().mean(1).log_softmax(1)
-        added = of_logits(duals, log_p, rows.y.to(pull.device), pull).to(odds.device)
-        return torch.cat([added, odds], dim=1)
+        added = of_logits(duals, log_p, y, pull).to(odds.device)
+        return torch.cat([added, odds], dim=1).masked_fill((y < 0).unsqueeze(1), torch.nan)
 
     return ask
