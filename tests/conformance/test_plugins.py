@@ -67,7 +67,6 @@ _FAST: dict[
     "dual-cmia-head": {"k": 8, "rounds": 2},
     "dual-encoder": {"k": 8},
     "dual-head": {"k": 8},
-    "dual-label": {"k": 8, "queries": 60},
     "dual-lira": {"k": 8},
     "label-cmia": {"rounds": 2, "queries": 60},
     "label-lira": {"k": 8, "queries": 60},

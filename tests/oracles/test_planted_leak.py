@@ -46,7 +46,6 @@ FAST: dict[str, dict[str, Any]] = {
     "dual-cmia-head": {"k": 8, "rounds": 2},
     "dual-encoder": {"k": 8},
     "dual-head": {"k": 8},
-    "dual-label": {"k": 8, "queries": 40},
     "dual-lira": {"k": 8},
     "label-cmia": {"rounds": 2, "queries": 80},
     "encoder-feature": {"epochs": 10, "steps": 200},

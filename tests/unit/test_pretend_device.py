@@ -78,7 +78,6 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "dual-cmia-head": (4, 3, 2333),
     "dual-encoder": (2, 29, 2092),
     "dual-head": (0, 29, 2772),
-    "dual-label": (0, 38, 1111),
     "dual-lira": (0, 28, 957),
     "encoder-feature": (6, 1, 317),
     "encodermi-baseline-a": (10, 19, 457),

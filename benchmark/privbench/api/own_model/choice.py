@@ -32,15 +32,14 @@ _TINY = 1e-6  # a negative posterior that is a rounding error
 _QUICK_UNION = {"union": {"components": ["lira", "rmia", "metric-modified-entropy"]}}
 #: Attacks that ask about changed rows.
 CHANGES = {
-    "dual-label", "label-cmia", "label-lira", "label-only-boundary", "label-only-noise",
-    "order-lira", "adversarial-mia", "adversarial-mia-targeted",
+    "label-cmia", "label-lira", "label-only-boundary", "label-only-noise", "order-lira",
+    "adversarial-mia", "adversarial-mia-targeted",
 }  # fmt: skip
 #: Attacks that train more shadows once they have asked the model.
 _TRAINS_MORE = {"cmia", "label-cmia", "dual-cmia", "dual-cmia-encoder", "dual-cmia-head"}
 #: Attacks that take a model for a network.
 _NETWORKS = {
-    "dual-lira", "dual-encoder", "dual-head", "dual-label", "dual-cmia", "dual-cmia-encoder",
-    "dual-cmia-head",
+    "dual-lira", "dual-encoder", "dual-head", "dual-cmia", "dual-cmia-encoder", "dual-cmia-head",
 }  # fmt: skip
 #: Attacks that train models on the rows' numbers.
 _LEARNS = {"quantile", "imia", "label-only-transfer"}
