@@ -61,6 +61,8 @@ WAITS = {
     "synchronisations in _loss at dp_gcl.py",  # how many rows each group has
 }
 BETWEEN = ("to_device", "to_host", "synchronisations")
+#: In how many tests the cells of the suites run: one of them takes minutes of a worker.
+PARTS = 6
 #: Rows of a small and of a larger question.
 FEW, MORE = 8, 40
 #: Attack of small sizes -> transfers, synchronisations and operators of an answer about ``MORE``
@@ -271,23 +273,31 @@ def test_a_query_through_a_release_costs_no_more_than_before(registry: Any, tmp_
     assert seen == RELEASES.keys()
 
 
-@pytest.mark.end_to_end
-@pytest.mark.timeout(1800)
-def test_every_suite_runs_on_it(
-    registry: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[Any],
-    pytestconfig: pytest.Config,
-) -> None:  # fmt: skip
-    """At sizes of seconds, on generated data: see test_suites_run.py."""
+@pytest.fixture(scope="session")
+def small_cells(registry: Any, pytestconfig: pytest.Config) -> list[tuple[str, Any]]:
+    """Suite and cell of all that runs, at sizes of seconds: see test_suites_run.py."""
     every = pytestconfig.getoption("--every-cell")
-    monkeypatch.setitem(hopskipjump.BLOCK, NAME, hopskipjump.BLOCK["cpu"])
     seen: set[tuple[str, ...]] = set()
     cells: list[tuple[str, Any]] = []
     for path in SUITES:
         mine = made_small(planned(path, registry))
         cells += [(path.stem, cell) for cell in (mine if every else covering(mine, seen))]
+    return cells
+
+
+@pytest.mark.end_to_end
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_suite_runs_on_it(
+    small_cells: list[tuple[str, Any]], part: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, steps: list[Any],
+) -> None:  # fmt: skip
+    """On generated data, in parts that workers share."""
+    monkeypatch.setitem(hopskipjump.BLOCK, NAME, hopskipjump.BLOCK["cpu"])
+    first, last = (len(small_cells) * one // PARTS for one in (part, part + 1))
     with pretend_device() as (device, _):
         runner = TrialRunner(Store(tmp_path), device)
-        for suite, cell in cells:
+        for suite, cell in small_cells[first:last]:
             record = runner.run(Trial(cell, 0))
             assert record.status == "ok", f"{suite}: {record.cell.title}\n{record.traceback}"
             assert record.metrics, f"{suite}: {record.cell.title}"
