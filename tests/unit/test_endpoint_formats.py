@@ -405,8 +405,11 @@ def test_attacks_that_ask_for_more_are_named(registry: Registry) -> None:
              for name in ("metric-loss", "label-only-noise", "label-only-boundary",
                           "label-cmia", "adversarial-mia")]  # fmt: skip
     settings = {"label-only-noise": {"copies": 7, "rows": 50}}
-    assert reach.more_queries(named, settings, 20)["label-only-noise"] == 140
-    more = reach.more_queries(named, settings, 60)
+    assert reach.more_queries(named, settings, 20, 0)["label-only-noise"] == 140
+    attributes = [registry.get("attack", "attribute-inference")]
+    assert reach.more_queries(attributes, {}, 60, 30) == {"attribute-inference": 30}
+    assert reach.more_queries(attributes, {}, 60, 0) == {}
+    more = reach.more_queries(named, settings, 60, 30)
     assert more == {"label-only-noise": 350, "label-only-boundary": 0, "label-cmia": 240 * 60,
                     "adversarial-mia": 0}  # fmt: skip
     more = {name: more[name] for name in ("label-only-noise", "label-only-boundary")}

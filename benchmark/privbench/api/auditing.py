@@ -256,7 +256,8 @@ def audited(
     if asked.endpoint is not None:
         named = [registry.get("attack", name).preset(preset)
                  for name in (*attacks, *judge_names(registry, tried))]  # fmt: skip
-        more = reach.more_queries(named, settings or {}, len(candidates))
+        more = reach.more_queries(named, settings or {}, len(candidates),
+                                  rows.sizes.get("shadow", 0))  # fmt: skip
         reach.announce(asked, candidates, changed, more, console)
     kept = identity.confirmed(asked, torch.cat([candidates, changed]), model, Path(out))
     whole, note = _of_both(_answers(asked, rows, changed), rows, output)

@@ -74,14 +74,15 @@ class Asking:
 
 
 def more_queries(
-    attacks: Sequence[Attack], settings: Mapping[str, Mapping[str, Any]], rows: int
+    attacks: Sequence[Attack], settings: Mapping[str, Mapping[str, Any]], rows: int, shadow: int
 ) -> dict[str, int]:
     """Return attack -> rows that it asks beyond members and nonmembers; 0 if that is unknown.
 
     Args:
-        attacks: those that the user names; others ask no other rows of the model.
+        attacks: those that the user names; of others only those on attributes ask for more.
         settings: method -> hyperparameters.
         rows: number of members and nonmembers.
+        shadow: number of shadow rows, about which attacks on attributes ask.
     """
     from privbench.api.own_model.choice import CHANGES
 
@@ -92,6 +93,8 @@ def more_queries(
             known = attack.hyperparameters()
             each = next((known[of] for of in _COSTS if isinstance(known.get(of), int)), 0)
             made[one.name] = each * min(attack.max_rows or rows, rows)
+        elif attack.game == "attributes" and shadow:
+            made[one.name] = shadow
     return made
 
 
